@@ -103,8 +103,8 @@ class Batch:
         return len(self.raw)
 
     def ack(self) -> None:
-        """Confirms the batch. Raises BatchGoneError if the connection that returned the batch has ended or another client with the same id
-        reads, and CanalConnectionError if the connection ends during the call.
+        """Confirms the batch. Raises BatchGoneError if the connection that returned the batch has ended, or if another client with the same
+        id reads. Raises CanalConnectionError if the connection ends during the call.
         """
         self._settle(self, True)
 

@@ -150,8 +150,8 @@ class Tables:
         return f"{self._chunks.number()} IN ({', '.join(map(str, sorted(numbers)))})"
 
     def keep_keys(self, keys: Collection[Key]) -> None:
-        """Stores keys in DuckDB, for a later `keep_lake`. Replaces the keys that were stored before. `values` and `chunk_of` replace them
-        too.
+        """Stores keys in DuckDB, for a later call of `keep_lake` with `keys=True`. Replaces the keys that were stored before. The methods
+        `values` and `chunk_of` call this method, so they replace the stored keys too.
         """
         columns = ", ".join(f"{identifier(column.name)} {column.type}" for column in self._plan.key_columns)
         self._duckdb.execute(f"CREATE OR REPLACE TABLE keys ({columns})")

@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 def destination_definitions(
     config: SluiceConfig, destination: str, ports: Ports, taken: dict[dg.AssetKey, str] | None = None
 ) -> dg.Definitions:
-    """Returns all definitions of one destination. If the definition of a table's asset fails, or if another table has its key, the table
-    has no asset. Runs merge such a table nevertheless, and the engine's status names the table. `taken` has the asset keys of the
+    """Returns all definitions of one destination. If the definition of a table's asset fails, or if another asset has the same asset key,
+    the table has no asset. Runs merge such a table nevertheless, and the engine's status names the table. `taken` has the asset keys of the
     destinations that are defined already, and gets those of this destination.
     """
     tables, clashes = _with_own_keys(config, destination, {} if taken is None else taken)
@@ -66,9 +66,10 @@ def destination_definitions(
 def _with_own_keys(
     config: SluiceConfig, destination: str, taken: dict[dg.AssetKey, str]
 ) -> tuple[tuple[TableVersion, ...], tuple[str, ...]]:
-    """Returns the tables that can be defined, and a sentence about each other table: the translation gives it an asset key that another
-    asset has. `taken` maps the keys of all assets so far to their tables, and gets the keys of the returned tables. Tables of the
-    destination may have the same source asset, if the translation gives them equal specs.
+    """Returns the tables that can be defined, and a sentence about each other table. A table cannot be defined if the translation, a user's
+    function that changes asset specs, gives it an asset key that another asset has. `taken` maps the keys of all assets so far to their
+    tables, and gets the keys of the returned tables. Tables of the destination may share a source asset if the translation gives them equal
+    specs.
     """
     tables, shown = defined_tables(config, destination), shown_tables(config, destination)
     own = shown.own(tables)

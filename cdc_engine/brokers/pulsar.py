@@ -163,7 +163,7 @@ class PulsarPublisher:
 
     @contextlib.contextmanager
     def _named(self, message: Message) -> Iterator[None]:
-        """Converts an error of Pulsar's client in the block to a PublishError. `message` is the message that the block sends."""
+        """Converts an error of Pulsar's client inside the `with` statement to a PublishError. `message` is the message that it sends."""
         import pulsar  # noqa: PLC0415
 
         try:

@@ -1,4 +1,5 @@
-"""Stores an operator's requests to an engine as records of its destination: to stay stopped, or to restart or release once.
+"""Stores an operator's requests to an engine as records of its destination: to stay stopped, to restart once, or to release the destination
+once, so that another host takes the destination over.
 
 `sluice instance` and a job in Dagster's UI write the requests, and engine processes read them. `stopped.json` is the request to stay
 stopped. It remains until an operator starts the engine, even if the engine process restarts, and is valid for all hosts that share the

@@ -16,10 +16,11 @@ from sluice.cdc_engine.states import TableState
 
 
 def refuse_renamed(change: TableChange, rules: StagingRules, begin: int) -> None:
-    """Raises TableStoppedError in the cases of `refuse_columns` and `refuse_rows`. `begin` is the order key at which the batch begins.
+    """Raises TableStoppedError if the lake cannot follow the rename of a column (`refuse_columns`) or of a table (`refuse_rows`). `begin`
+    is the order key at which the batch begins.
 
-    Does nothing if the lake has the change already, because the stream is read again for another table that was resumed. conf/ may have
-    changed since the first reading, and then says nothing about the rows that the change found in the lake.
+    Does nothing if the lake has the change already, which happens if the stream is read again because another table was resumed. conf/ may
+    have changed since the first reading, so it may not show with which settings the lake's rows were written.
     """
     if change.order_key > rules.has_up_to(f"{change.database}.{change.table}"):
         refuse_columns(change, rules)
@@ -32,9 +33,9 @@ def refuse_rows(
     lacking: Collection[str],
     policies: Mapping[str, ValuePolicy],
 ) -> None:
-    """Raises TableStoppedError if the lake lacks rows of the renamed table, or if one of its two names is a shard. Raises the same error
-    if conf/ sets another key, other charsets, or other filters, masks or transforms, for the new name than for the old name. Does nothing
-    if `change` is no rename.
+    """Raises TableStoppedError if the lake lacks rows of the renamed table, or if the old or the new name is a shard. Raises the same error
+    if conf/ sets another key, charset, filter, mask or transform for the new name than for the old name. Does nothing if `change` is no
+    rename.
 
     `keys` and `policies` have, by "database.table", the keys that conf/ names and the policies. `lacking` are the tables
     whose earlier changes are missing in the lake.
@@ -78,9 +79,9 @@ def refuse_rows(
 
 
 def refuse_columns(change: TableChange, rules: StagingRules) -> None:
-    """Raises TableStoppedError if a column was renamed, and conf/ captures the column under only one of its two names, or decodes it with
-    another charset than under its old name. The lake lacks the values of a column that was not captured, and must not keep the values of
-    a column that is no longer captured.
+    """Raises TableStoppedError for a renamed column if conf/ captures only one of its two names, or sets different charsets for the two
+    names. If conf/ captures only the new name, the lake lacks the earlier values. If conf/ captures only the old name, the lake must not
+    keep the values.
     """
     schema = change.schema
     renames = {each.new_name.lower(): each.column for each in change.alterations if each.kind is AlterationKind.RENAME}

@@ -117,7 +117,7 @@ def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Positio
 
 def misfit(events: EventLog, going_on: GoingOn) -> str:
     """Returns why the stored events of an opened log cannot continue at the ledger's position, or an empty text if they can. Raises
-    StoreDamagedError.
+    StoreDamagedError if the stored events are damaged.
     """
     ledger_id, filters = events.identity
     begin = going_on.begin
@@ -197,8 +197,8 @@ def _refuse_if_lost(events: EventLog, going_on: GoingOn, why: str) -> None:
 
 
 def _leave_files(before: StorePlan, going_on: GoingOn) -> None:
-    """Removes the event files that an earlier process left, if conf/ then set another kind of store than now. `before` is the plan of the
-    store that wrote these files. Raises StoreUnfitError if the events in these files are still needed and the source no longer has them,
+    """Removes the event files of an earlier process for which conf/ set another kind of store. `before` is the plan of the store that wrote
+    these files. Raises StoreUnfitError if the events in these files are still needed and the source no longer has them. Raises
     StoreDamagedError if a file cannot be read, and StoreFullError after an I/O error.
     """
     events = before.log(going_on)

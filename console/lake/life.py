@@ -158,8 +158,8 @@ class TableVersions:
 
 
 def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
-    """Yields the changes of the row with this key. `key` has the form `5` or `id=5`, and for two key columns the form `7,a` in their order,
-    or `id=7,name=a`.
+    """Yields the changes of the row with this key. `key` has the form `5` or `id=5`. For two key columns, it has the form `7,a`, in the
+    order of the key columns, or `id=7,name=a`.
 
     Raises ConfigurationError if the key is malformed. If older versions cannot be read, yields the known changes and then raises GoneError.
     """

@@ -170,7 +170,7 @@ class Play:
     - `applied` has, for each table, the order key up to which the lake has the table's changes.
     - `wanted` has the values for which rows were loaded.
     - `unreadable` are the tables whose rows cannot be read from the lake.
-    - `again_up_to` is the order key up to which an earlier attempt may have merged tables. Its derived images no longer exist.
+    - `again_up_to` is the order key up to which an earlier attempt may have merged tables. The images that it derived no longer exist.
     - `buffered` has the tables with a running snapshot, whose rows are unknown, and the order key up to which their changes are buffered.
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes of
@@ -236,7 +236,7 @@ class Play:
             self._put_image(table, image)
 
     def _put_image(self, table: _Table, image: Image) -> None:
-        """Adds an image's row. Columns that it lacks get the values of the existing row. If there is none, the new row is `stale`."""
+        """Adds an image's row. Columns that the image lacks get the existing row's values. Without such a row, the new row is `stale`."""
         there = table.rows.get(table.key_of(image.values)) if table.key else None
         there = table.moving if image.moved else there
         known = {**there.values, **image.values} if there else image.values
@@ -324,8 +324,8 @@ class Play:
             self.passed[child].append(change)
 
     def _read_again(self, event: Event, table: str, why: str, through: str = "") -> None:
-        """Records that the rows of a buffered table must be read from the source again. Refuses the tables below it, because its changes
-        are unknown. `through` names a buffered parent that is the cause, if any.
+        """Records that the rows of a buffered table must be read from the source again, unless the event's changes are buffered already.
+        Refuses the tables below this table, because its changes are unknown. `through` names a buffered parent that is the cause, if any.
         """
         if event.at.order_key > self._buffered[table]:
             known = self.lost.get(table)
@@ -334,8 +334,8 @@ class Play:
         self._refuse_children(event, table)
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
-        """Called if an earlier attempt has merged the child table of `cascade`, and the images derived for it no longer exist. So it is
-        unknown which rows of that table the event changed. Refuses the tables whose parent it is and that lack the event's changes.
+        """Called if an earlier attempt has merged the child table of `cascade`, and the images that the attempt derived no longer exist. So
+        it is unknown which rows of the child table the event changed. Refuses the child table's children that lack these changes.
         """
         for below in event.cascades:
             if (
@@ -369,8 +369,8 @@ class Play:
                     self._refuse_child(event, cascade)
 
     def _refuse_child(self, event: Event, cascade: Cascade) -> None:
-        """Refuses the child of `cascade`, because not all changes of its parent are known. If the child is buffered, its rows are read
-        again instead. If only the parent is buffered and the lake has the event's changes of the child, refuses the child's children.
+        """Called if not all changes of the parent of `cascade` are known. A buffered child is read again, and any other child gets an
+        error. If only the parent is buffered and the lake has the event's changes of the child, only the child's own children are refused.
         """
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:

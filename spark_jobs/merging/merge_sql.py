@@ -14,8 +14,8 @@ from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, MOVED, OPERATIO
 from sluice.spark_jobs.targets import shards
 from sluice.spark_jobs.targets.report import TableTarget
 
-# Each WHEN MATCHED clause of a MERGE has one of the next two conditions, so that an image never replaces a newer row, whichever commit
-# wrote the row. NOT_OLDER also lets an image replace a row with the same order key, which the rows of a repair need (`again_clauses`).
+# Each WHEN MATCHED clause of a MERGE has one of the next two conditions, so that an image never replaces a newer row. NOT_OLDER also lets
+# an image replace a row with the same order key. Only the clauses for the rows of a repair (`again_clauses`) use NOT_OLDER.
 NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"
 NOT_OLDER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} >= t.{ORDER_KEY})"
 REMOVES = f"s.{OPERATION} IN ({fold.UPDATE_BEFORE}, {fold.DELETE})"
@@ -150,7 +150,7 @@ def _source_values(segment: ChangesSegment, prefix: str) -> dict[str, str]:
 
 
 def unknown_row(text: str) -> str:
-    """Returns the message UNKNOWN_ROW with its order key if the text of an error contains it, otherwise ""."""
+    """Returns the message UNKNOWN_ROW with the order key after it, if the text of an error contains this message. Otherwise returns ""."""
     found = re.search(re.escape(UNKNOWN_ROW) + r"\d+", text)
     return found[0] if found else ""
 

@@ -62,8 +62,8 @@ PARTIAL = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commit:
-    """The parameters of a commit to a history. `table` has the app id of the commit. If `reads`, the merged rows come from a comparison
-    of the history with the current rows, and also close versions that were opened at the position of the comparison.
+    """The parameters of a commit to a history. `table` has the app id of the commit. `reads`: the merged rows come from a comparison of the
+    history with the current rows. Such a row also closes a version that was opened at the row's own position, not only earlier versions.
     """
 
     table: SideTable
@@ -190,8 +190,8 @@ class History:
         return Commit(table=self.table, order_key=order_key, user_metadata=user_metadata)
 
     def _separate(self, order_key: int, user_metadata: str) -> Commit:
-        """Returns a commit that applies no change of the stream. If the history already has this order key or a later one, the commit gets
-        the app id of the READ commits, and an order key that is free under this app id.
+        """Returns a commit that applies no change of the stream. If the history already has this order key or a later one, the commit would
+        count as made already. So it gets the app id of the READ commits, and an order key that is free under this app id.
         """
         if order_key > self.table.applied:
             return self._commit(order_key, user_metadata)
@@ -350,8 +350,8 @@ class History:
         return mapped
 
     def _take_over(self, values: Mapping[str, str], at: tuple[int, str], *, renames: bool) -> None:
-        """Sets columns in the open versions. If `renames`, the commit has the order key in `at`, so that the update is made only once: a
-        second one would swap the values of swapped columns back. Other updates can be repeated, and get a new order key.
+        """Sets columns in the open versions. If `renames`, the commit has the order key in `at`, so that the update is made only once.
+        After a rename that swaps two columns, a second update would swap the values back. Other updates can be repeated.
         """
         aside, (order_key, user_metadata) = self.table.aside(COLUMNS), at
         order_key = order_key if renames else max(order_key, aside.applied + 1)

@@ -44,7 +44,7 @@ _IN_UTF8 = re.compile(rb"SAVEPOINT |ROLLBACK TO ")
 # https://dev.mysql.com/doc/dev/mysql-server/latest/classmysql_1_1binlog_1_1event_1_1Query__event.html, sql/log_event.h of MariaDB
 _SQL_MODE, _CATALOG_Z, _CHARSET, _TIME_ZONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 11, 12
 _MICROSECONDS, _EXPLICIT_TIMESTAMPS, _MARIADB_MICROSECONDS, _MARIADB_PHASE, _MARIADB_COLLATIONS = 13, 16, 128, 130, 131
-# The code of the variable with flags, and its bit for explicit_defaults_for_timestamp. Only MariaDB sets this bit.
+# The code of the status variable that contains flags, and the flag for explicit_defaults_for_timestamp. Only MariaDB sets this flag.
 _FLAGS, _FLAG_EXPLICIT_TIMESTAMPS = 0, 1 << 24
 # Code of a status variable of a fixed size → number of bytes of its value.
 _SIZES = {

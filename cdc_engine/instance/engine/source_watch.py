@@ -211,8 +211,8 @@ class SourceWatch:
         return 0.0 if stream_state is None else self._watch.behind_seconds(stream_state, self._clock())
 
     def trouble(self) -> str:
-        """Returns a warning if the stream has a problem, or if the source has not answered the checks for long. Otherwise returns an empty
-        text.
+        """Returns a warning if the stream has a problem, or if the source has not answered for more than UNASKED_LOOKS_MAX check intervals.
+        Otherwise returns an empty text.
         """
         stream_state = self._parser.stream_state()
         if stream_state is None:

@@ -102,11 +102,11 @@ class EngineActs:
             log.warning("destination_not_started_again_yet", destination=self._config.name, reason=str(error))
 
     def _end_dropped(self, steering: Steering) -> None:
-        """Cancels the open snapshots of tables that were dropped or renamed before the cursor, because the source has no rows to read. Only
-        looks at the names, as long as all tables with open snapshots exist. Leaves stopped tables to `_take_up_tables`.
+        """Cancels the open snapshots of tables that were dropped or renamed before the cursor, because the source has no rows to read.
+        Leaves stopped tables to `_take_up_tables`.
 
-        Ends no snapshot of a renamed table whose new name has stopped for that reason (`run_batch`). If the new name resumes, the run
-        refuses the incomplete rows of the old name only as long as the snapshot is open.
+        If a table was renamed during its snapshot, and the new name has stopped for this reason, the snapshot stays open. The rows of the
+        old name are incomplete, and `run_batch` refuses to move them to the new name only while the snapshot is open.
         """
         parts, records = steering.parts, SnapshotRecords(self._directory)
         every = records.all()
@@ -125,7 +125,9 @@ class EngineActs:
         ]
 
         def stop_deleted(record: SnapshotRecord) -> None:
-            """Stops a table whose rows the policy `drop_table: apply` deletes, because the deletion is among the buffered changes."""
+            """Stops a dropped table if the policy `drop_table: apply` deletes the table's rows in the lake. The deletion is among the
+            buffered changes, which are removed with the snapshot, so a resume must read the deletion again.
+            """
             policy = self._config.schema_policy(record.database, record.table)[DROP_TABLE]
             if policy == "apply" and record.since is not None and LakeTables(self._directory).kept(record.name):
                 parts.meta.update(snapshot_requests.canceled_stop(record, record.since, record.reason))

@@ -175,6 +175,7 @@ def schema_after(
     if found is None or stop.state in RESOLVABLE:
         found = query_schema()
     elif any(key.doubt for key in found.foreign_keys):
-        # The source knows the foreign keys. Otherwise each change that they may affect would stop the table again.
+        # The schema history is not certain about a foreign key, so each change that this key may affect would stop the table again. The
+        # source's schema has the right foreign keys.
         found = query_schema() or found
     return found if found is not None and not rows_elsewhere(found.engine) else None

@@ -207,8 +207,9 @@ class Scanner:
         yield from self._unpack(self._decompressed, content, offset)
 
     def _unpack(self, unpacker: Unpacker, content: Content, begin: int) -> Iterator[Block]:
-        """Scans the events in `content` as if they were in the file from the offset `begin` to the end of the current event. Errors have
-        the position of the current event.
+        """Scans the events in `content`, which are those of a compressed event or of an XA transaction. The events get the file offset
+        `begin`, and the last one ends at the end of the current event: the compressed event, or the event that commits the XA transaction.
+        Errors have the position of the current event.
         """
         offset = int(self._state[at.BEGAN])
         try:

@@ -52,8 +52,8 @@ class SharedStream:
         return self._thread.is_alive()
 
     def join(self, position: Position) -> DumpReader | None:
-        """Returns a reader that continues after `position`, or None if the position is of another server or the window does not have the
-        bytes after it.
+        """Returns a reader that continues after `position`. Returns None if `position` is of another server, or if the window does not have
+        the bytes after `position`.
         """
         if not self.began or position.server_uuid != self.server_uuid:
             return None
@@ -79,7 +79,7 @@ class SharedStream:
             log.exception("shared_stream_failed", address=self._source.address)
             reason, self.failed = str(error), True
         log.info("shared_stream_ended", address=self._source.address, reason=reason)
-        # Each parser that reads the shared dump gets this error and connects by itself, which shows whether its stream can continue.
+        # Each parser that reads the shared dump gets this error and opens its own connection. This shows whether its stream can continue.
         self._window.end(SourceConnectionError(f"the shared stream of {self._source.address} ended: {reason}"))
 
     def _dump(self) -> None:
@@ -111,7 +111,9 @@ class SharedStream:
             if count or space is None:
                 heard_at = time.monotonic()
             elif time.monotonic() - heard_at > limits.READ_TIMEOUT_SECONDS:
-                raise SourceConnectionError(f"{self._source.address} sent nothing for longer than the heartbeat period")
+                raise SourceConnectionError(
+                    f"{self._source.address} sent no event and no heartbeat before the read timeout: check the server and the network"
+                )
             if count:
                 filler.received(count)
                 self.began = True

@@ -294,13 +294,13 @@ class EventParser:
         if self._rules.sharing is not None and self._facts is not None:
             self._shared = self._rules.sharing.reader(self.position, self._facts)
         if self._shared is not None:
-            # The sink may have skipped the last empty transaction. The sink must now put this transaction into the store, because the
-            # shared dump does not repeat it.
+            # If the sink has skipped the last empty transaction, `on_idle` makes the sink put this transaction into the store. The shared
+            # dump does not repeat it.
             self._callbacks.on_idle()
         return self._shared is not None
 
     def _stream_along(self, shared: SharedPosition) -> None:
-        """Reads the shared dump until it breaks or ends. Afterwards the parser connects by itself."""
+        """Reads the dump that several parsers share, until the dump breaks or ends. Afterwards the parser opens its own connection."""
         try:
             self._rewind(shared.position)
             scanner, framer = begin_shared(shared, self._history, self._captured, prepared=self._prepared)
@@ -434,7 +434,9 @@ class EventParser:
                 heard_at = time.monotonic()
                 self._take(framer, scanner, count)
             elif time.monotonic() - heard_at > limits.READ_TIMEOUT_SECONDS:
-                raise SourceConnectionError(f"{self._source.address} sent nothing for longer than the heartbeat period")
+                raise SourceConnectionError(
+                    f"{self._source.address} sent no event and no heartbeat before the read timeout: check the server and the network"
+                )
             else:
                 self._callbacks.on_idle()
             if framer.answer is not None:

@@ -71,8 +71,9 @@ class Counts:
 
     @classmethod
     def of(cls, block: Block) -> Counts:
-        """Counts the transactions that end in a block, its row events, and their bytes. A block with table changes in which no transaction
-        ends counts as one row event more in `all`, because the marks before and after the block must differ.
+        """Counts the transactions that end in a block, the block's row events, and their bytes. If the block has table changes and no
+        transaction ends in it, the field `all` counts one row event more. So the marks before and after the block differ even if the block
+        has no row event.
         """
         transactions = block.transaction_count
         within = int(bool(block.changes) and not transactions)

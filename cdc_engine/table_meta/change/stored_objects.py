@@ -35,7 +35,7 @@ _ABOUT_OBJECTS = re.compile(r"(?<![\w$])(?:TRIGGER|VIEW)(?![\w$])", re.IGNORECAS
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoredObject:
     """A trigger or view. `what` is TRIGGER or VIEW. `table` is the table of the trigger, or the view itself. `words` are all names in the
-    body, in lower case. `calls` tells whether the body calls a routine or is unknown.
+    body, in lower case. `calls` is True if the body calls a routine, or if the body is unknown.
     """
 
     what: str

@@ -18,7 +18,9 @@ Select = Callable[[str], tuple[object, ...]]  # Runs a SELECT and returns its on
 
 
 def system_zone(select: Select) -> str:
-    """Returns the name of the zone whose times equal the server's in all comparisons, or "" if there is no such zone."""
+    """Returns the name of a time zone that gives the same local times as the server's zone SYSTEM for all UTC times of `_moments`. Returns
+    "" if there is no such zone.
+    """
     there = _moments()
     texts = ", ".join(f"CONVERT_TZ('{moment.strftime(_FORM)}', '+00:00', 'SYSTEM')" for moment in there)
     shown = tuple(str(each)[:19] for each in select(f"SELECT {texts}"))
