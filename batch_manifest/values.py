@@ -46,7 +46,8 @@ class ChangesSegment:
     - `log` is the name of the file with all before images, if the table has a change log. `log_rows` is the number of images in it.
     - `derived` says that some images are changes that foreign keys made without row events.
     - `again` says that the images are not changes: a repair has read the rows from the source, at the position with the order key
-      `last_order_key`. An image of a change replaces only a row with a lower order key. These images also replace a row with the same one.
+      `last_order_key`. An image of a change replaces only a row with a lower order key. These images also replace a row with the same order
+      key.
     - `stored` is the URL of the file if Spark reads the file from an object store. Only runs set `stored`.
     """
 
@@ -254,9 +255,9 @@ class Manifest:
       commit history.
     - Times are µs since 1970 UTC. Commit times are 0 if the batch has no rows.
     - `quarantine` is None if all values could be decoded.
-    - `again_up_to` is the order key up to which an earlier attempt staged changes of the batch, or 0 if there was none. The attempt may
-      have merged some of these changes. The attempt's files, and the images that its run derived for changes by foreign keys, no longer
-      exist.
+    - `again_up_to` is set if the changes were staged before and the files are missing; otherwise it is 0. It is the order key up to which
+      the earlier attempt had staged changes. A run may have merged some of these changes, and the images that this run derived for changes
+      by foreign keys no longer exist.
     """
 
     destination: str

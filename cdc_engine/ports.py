@@ -41,12 +41,12 @@ class BlockSink(Protocol):
 
 
 class EventStore(Protocol):
-    """Stores the events between the stream and the batches. The store has three positions in the stream, in this order: all events up
-    to the first one are acked, `get` has handed out all events up to the second one, and `put` has appended all events up to the third one.
+    """Stores the events of the stream until their batches are acked. The store has three positions in the stream, in this order: all events
+    up to the first one are acked, `get` has handed out all events up to the second one, and `put` has appended all up to the third one.
 
     One thread calls `put`. After another thread has called `drop_open_transaction` or `clear`, `put` raises InterruptedError, so that the
     putting thread cannot append the rest of a transaction whose beginning was dropped. The putting thread then calls
-    `drop_open_transaction` itself, and opens a new connection. After this call, `put` works again.
+    `drop_open_transaction` itself, which makes `put` work again, and opens a new connection.
     """
 
     def put(self, block: Block) -> None:
@@ -114,8 +114,8 @@ class Content(Protocol):
 
 class PreparedTransactions(Protocol):
     """Stores the events of prepared XA transactions, by XA name, until the transactions are committed or rolled back. Records the events of
-    one transaction at a time. `undone` has the row events that a ROLLBACK or ROLLBACK TO undoes within their transactions. Scans leave
-    these events out.
+    one transaction at a time. `undone` records which row events a later ROLLBACK or ROLLBACK TO of the same transaction undoes. Scans leave
+    these row events out.
     """
 
     undone: Any

@@ -22,8 +22,8 @@ def transforms_sentence(config: SluiceConfig) -> str:
 
 
 def transform_problems(config: SluiceConfig) -> list[str]:
-    """Returns a message for each function that fails or does not fit its table. Checks only tables that an engine, or the last discovery of
-    the source, has recorded. Ignores functions that cannot be imported, because `conf_problems` reports them.
+    """Returns a message for each table whose transform has a function that fails or does not fit the table. Checks only tables that an
+    engine, or the last discovery of the source, has recorded. Ignores functions that cannot be imported: `conf_problems` reports them.
     """
     problems = []
     for name, table, _ in _transforms(config):

@@ -147,7 +147,7 @@ def _checkpoint(table: Path, first: Path) -> list[Path]:
     if _changed(pointer) < _changed(first):
         return []
     version = int(json.loads(pointer.read_bytes())["version"])
-    # A checkpoint may share older sidecars with earlier checkpoints. They were synced with these checkpoints.
+    # A checkpoint may share older sidecars with earlier checkpoints. These sidecars were synced with the earlier checkpoints.
     sidecars = [each for each in (table / LOG / SIDECARS).glob("*.parquet") if _changed(each) >= _changed(first)]
     return [*(table / LOG).glob(f"{version:020d}.checkpoint*"), *sidecars, pointer]
 

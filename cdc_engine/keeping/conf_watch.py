@@ -62,8 +62,8 @@ class ConfWatch:
         return chosen.files != before.files
 
     def _read(self) -> ConfFiles | None:
-        """Returns the texts of conf/. Returns None if conf/ or its folder destinations/ is missing, for example because a volume is not
-        mounted. Engines must not stop in this case.
+        """Returns the texts of conf/. Returns None if conf/ is missing, or if its folder destinations/ has disappeared, for example because
+        a volume is not mounted. Engines must not stop in this case.
         """
         try:
             found = read_conf_files(self.in_use.files.directory)

@@ -1,5 +1,5 @@
 """Decides where a stream starts: at the saved cursor if there is one. Without a cursor, the stream starts at the configured file and
-offset, the configured GTID set, or the latest position. The first of these that is set decides. Pure functions.
+offset. Without a file, it starts after the configured GTID set. Without either, it starts at the latest position. Pure functions.
 
 The parser calls this module at every connect, including after a lost connection. The stream never skips events: if the server's facts do
 not prove that the stream continues without a gap, the result is `Lost` with the reason.
@@ -278,8 +278,9 @@ def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
 
 
 def _same_server_gap(cursor: Position, facts: ServerFacts, renumbering: str) -> Lost | None:
-    """Returns `Lost` if GTIDs do not prove that the stream continues on the cursor's own server, otherwise None. `renumbering` is a
-    sentence that tells why the server's files are not the files that were read, or "".
+    """Called if the stream continues by GTID on the cursor's own server. Returns `Lost` if this server may have used GTIDs again that the
+    engine has already read, otherwise None. `renumbering` is a sentence that tells why the server's files are not the files that were read,
+    or "" if they are these files.
     """
     taken, purged = _parsed(cursor.gtid_set, facts), _parsed(facts.purged, facts)
     if not renumbering:

@@ -93,8 +93,8 @@ class Moves:
 
 
 def _all_bits(schema: pa.Schema) -> dict[str, int]:
-    """Returns, for each column of presence bits (one bit per column of the table, which says whether an image has the column), the value
-    in which all bits are set. `schema` has three columns of Sluice, then the table's columns, then the columns of presence bits.
+    """Returns, for each column of presence bits, the value in which all bits are set. A presence bit says whether an image has one column
+    of the table. `schema` has three columns of Sluice, then the table's columns, then the columns of presence bits.
     """
     names = [field.name for field in schema if field.name.startswith(PRESENT)]
     columns = schema.get_field_index(names[0]) - 3

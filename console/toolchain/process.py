@@ -18,8 +18,8 @@ from pathlib import Path
 from sluice.console.toolchain.ports import listens
 
 POLL_SECONDS = 0.05
-# This command starts a child that reacts to SIGINT. A shell makes a program that it starts in the background ignore SIGINT, and the
-# program's children would inherit this. Dagster's processes would then ignore SIGTERM too, because they handle SIGTERM like SIGINT.
+# This command starts a child that reacts to SIGINT. If a shell has started this program in the background, this program ignores SIGINT,
+# and its children would ignore SIGINT too. Dagster's processes would then also ignore SIGTERM, because they handle SIGTERM like SIGINT.
 LISTENS = ("/usr/bin/env", "--default-signal=INT")
 
 

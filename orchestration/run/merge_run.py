@@ -168,8 +168,8 @@ def only_writer(
 
 
 def give_way(ports: Ports, directory: Path) -> None:
-    """Waits at most GIVE_WAY_SECONDS_MAX while another process waits for the run lock of a destination. A run that takes the lock
-    repeatedly calls this before it takes the lock, so that a waiting process gets the lock first.
+    """Waits at most GIVE_WAY_SECONDS_MAX while another process waits for the run lock of a destination. A run that takes the lock several
+    times, such as a draining run, calls this function each time before it takes the lock. So a waiting process gets the lock first.
     """
     deadline = time.monotonic() + GIVE_WAY_SECONDS_MAX
     while ports.files().run_lock_wanted(directory) and time.monotonic() < deadline:

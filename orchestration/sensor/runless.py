@@ -1,9 +1,9 @@
-"""Publishes the result of an engine's check if the engine's sensor does not tick. The process with the engines writes the check's result
-directly to Dagster's storage. `code_server` runs this module in a thread.
+"""Publishes results of the asset check of an engine while the engine's sensor does not tick, for example because Dagster's daemon is dead.
+No sensor can then report that the engine has failed.
 
-If the daemon is dead, no sensor ticks, so no sensor can report this failure. The thread compares the newest result of the check in the
-storage with the current state, and writes a result only if they differ. So it does not repeat the results of a sensor, and after a start it
-replaces a result that an earlier process wrote.
+Instead, a thread of the code server writes the check's result directly to Dagster's storage (`upkeep` starts the thread). The thread writes
+a result only if the newest result in the storage says something else. So it does not repeat the results of a sensor, and after a start it
+replaces an outdated result of an earlier process.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class CheckPublisher:
         self._may_clear = True
 
     def look(self) -> bool:
-        """Publishes the engine's failure if ticks have stopped, and a pass when ticks run again and the engine has no failure. Publishes
-        nothing if the newest result in Dagster's storage says the same. Returns whether a result was published. Raises the errors of
-        Dagster's storage.
+        """Publishes the check as failed if ticks have stopped and the engine has a failure. Publishes the check as passed when ticks run
+        again and the engine has no failure. Publishes nothing if the newest result in Dagster's storage says the same. Returns whether a
+        result was published. Raises the errors of Dagster's storage.
         """
         ticked, now = max(last_tick(self._directory), heard(self._destination)), self._clock()
         if abs(now - max(ticked, self._started)) > SILENT_SECONDS:
@@ -102,7 +102,7 @@ def _published(publisher: CheckPublisher, reported: str) -> str:
     """Calls `look`. Returns its error, or "" after a success. Logs the error if it differs from `reported`."""
     try:
         publisher.look()
-    # The user may have configured any storage, so any error is possible. No error may affect the engines.
+    # Dagster's storage may be of any kind, so `look` may raise any error. No error may affect the engines.
     except Exception as error:
         if (why := f"{type(error).__name__}: {error}") != reported:
             log.warning("check_not_published", reason=why)

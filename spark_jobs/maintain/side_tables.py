@@ -102,7 +102,8 @@ def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
         # below.
         sync_commits(given.path, version, version, since_seconds=time.time() - UNSYNCED_SECONDS_MAX)
         side.fence.check(given.name)
-        # With `full`, deltalake also deletes files that no commit names, and takes the files of deletion vectors for such files.
+        # With `full`, deltalake also deletes files that no commit names. It would also delete the files of deletion vectors, because it
+        # does not recognize them as files of the table.
         full = VECTORS_FEATURE not in (side.log.protocol().reader_features or ())
         removed = side.log.vacuum(
             retention_hours=math.ceil(hours), dry_run=False, enforce_retention_duration=False, full=full

@@ -162,15 +162,16 @@ class _Partial:
         return [pc.if_else(plain, images[name], images[f"{ORIGIN}{k}"]) for k, name in enumerate(self.segment.key)]
 
     def _before(self, mask: Mask) -> Numbers:
-        """Returns one index for each last image of a key: the index of the newest image of the same row, up to that image, that `mask`
-        selects. The index is -1 if `mask` selects none of them.
+        """Searches, for each last image of a key, this image and the earlier images of the same row. Returns the index of the newest of
+        these images for which `mask` is set, or -1 if there is none.
         """
         indices = np.maximum.accumulate(np.where(mask, _range(mask), -1))
         return np.where(indices >= self.starts, indices, -1)[self.last]
 
     def _known(self, index: int, name: str) -> tuple[Mask, Any]:
-        """Returns, for each last image of a key, whether it or an earlier image of the same row has the column, and the column's newest
-        value in these images. Leaves out images that the table already has.
+        """Returns a mask and values of the column `name`, with one element for each last image of a key. The mask tells whether this image
+        or an earlier image of the same row has the column. The value is the newest one in these images. Leaves out images that the table
+        already has.
         """
         bits = _numbers(self.images[f"{PRESENT}{index // GROUP_COLUMNS}"]) >> (index % GROUP_COLUMNS)
         indices = self._before(self.fresh & ((bits & 1) == 1))

@@ -62,8 +62,8 @@ def make_parts(
     `on_state` is called with each new state of the parser and its reason, and `on_start` with the start of the stream, before its first
     block. `groups` are the folders of the groups that have this destination as a member. For a new destination, `claim` is called with the
     captured tables before the start; an error of `claim` prevents the start. Raises SourceConnectionError, SourceCheckError,
-    PositionLostError, LedgerLostError, MetaError, ConfigurationError, or another SluiceError if the event store cannot be opened. After an
-    error, the ledger is closed.
+    PositionLostError, LedgerLostError, MetaError or ConfigurationError. If the event store cannot be opened, raises another SluiceError.
+    After an error, the ledger is closed.
     """
     meta = open_meta(directory, lease)
     try:

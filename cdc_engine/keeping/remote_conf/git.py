@@ -90,7 +90,9 @@ class _Git:
                 start_new_session=True,
             )
         except FileNotFoundError:
-            raise RemoteAwayError("the command git is not installed: install it, or use an archive") from None
+            raise RemoteAwayError(
+                "the command git is not installed: install it, or set `kind: archive` and the URL of an archive in conf/remote.yaml"
+            ) from None
         try:
             found, said = process.communicate(timeout=GIT_SECONDS_MAX)
         except subprocess.TimeoutExpired:

@@ -41,8 +41,9 @@ class OldestFile:
         )
 
     def unknown(self, facts: ServerFacts) -> tuple[str, ...]:
-        """Returns the oldest file in `facts` if another file was the oldest one at the last query, or if its creation time is not known.
-        The next query then reads the creation time. Otherwise returns ().
+        """Returns the file whose creation time the next query must read, or () if there is no such file. The next query must read the
+        creation time of the oldest file in `facts`, if this file was not the oldest one at the last query, or if its creation time is not
+        known.
         """
         file = oldest_file(facts)
         return () if not file or (file == self.file and file in self.creations) else (file,)

@@ -118,8 +118,8 @@ QUERY_POST_HEADER = 13
 # A row event with one of these table ids has no rows, and only marks the end of a statement.
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)
 PACKET_GOES_ON = 0xFFFFFF
-# End positions in event headers have only the low 32 bits. The kernel computes the end position minus the expected end position, modulo 4
-# GiB. If the result is at least REWOUND, the event counts as ending before the expected position, otherwise as ending after it.
+# End positions in event headers have only the low 32 bits, so the kernel computes end position minus expected end position, modulo 4 GiB.
+# If the result is at least REWOUND, the event ends too early, which is an error. A smaller result counts bytes that the server left out.
 REWOUND = 1 << 31
 
 
@@ -244,8 +244,8 @@ def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
 
 @nb.njit(inline="always")
 def _step_inside(state: Int64s, length: int) -> ScanStatus:
-    """Sets FILE_END for an event that is in a compressed event. For the last event, FILE_END is the end of the compressed event. For all
-    other events, FILE_END is the beginning of the compressed event.
+    """Sets FILE_END for an event that is in a compressed event, and so has no offset in the file. FILE_END is the end of the compressed
+    event for the last event in it, and the beginning of the compressed event for all other events.
     """
     done = state[INNER_DONE] + length
     if done > state[INNER_SIZE]:

@@ -112,8 +112,8 @@ def begin_dump(
 def begin_shared(
     shared: SharedPosition, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
 ) -> tuple[Scanner, PacketFramer]:
-    """Returns the scanner and the framer with which a parser continues in a shared dump after the position of `shared`. The bytes between
-    the reader's boundary and this position are skipped.
+    """Returns the scanner and the framer with which a parser continues, after the position of `shared`, in a dump that several parsers
+    read. The parser's reader begins at an earlier event, `shared.reader.boundary`. The framer skips the bytes up to the position.
     """
     position = shared.position
     scanner = Scanner(
@@ -161,7 +161,10 @@ def blocks_to_end(connection: SourceConnection, framer: PacketFramer) -> Iterato
     while framer.answer is None:
         count = connection.receive_into(framer.space(), READ_TIMEOUT_SECONDS)
         if not count:
-            raise SourceConnectionError(f"{source.address} sent nothing, although its binlog has more events")
+            raise SourceConnectionError(
+                f"{source.address} sent nothing for longer than the heartbeat period, although its binlog has more events: check the "
+                "network and the server"
+            )
         yield from framer.received(count)
     if framer.answer[:1] == SERVER_ERROR:
         raise answer_error(source, framer.answer)

@@ -412,8 +412,9 @@ def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tupl
 
 
 def _only_if_absent(item: AlterItem) -> bool:
-    """Returns whether an item sets the primary key only if the table has none before the statement (MariaDB). A primary key that the
-    statement drops counts too. PRIMARY KEY in a column definition depends on the IF EXISTS or IF NOT EXISTS of the column.
+    """Returns whether an item sets the primary key only if the table has none before the statement (MariaDB). If the table has one, the
+    item sets no key, even if the statement drops the old key. For PRIMARY KEY in a column definition, the IF EXISTS or IF NOT EXISTS of the
+    column decides.
     """
     match item:
         case SetKey():

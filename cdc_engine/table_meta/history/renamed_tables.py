@@ -22,8 +22,8 @@ def may_move_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool
     """Returns whether the lake may move the rows of the table `origin` to `name`. This is so if both names are captured, the schema of
     `origin` is known, neither table is stopped, and the lake has all rows of `origin`.
 
-    The lake may lack rows of a copy that a schema change tool made, unless the stream has the copy's CREATE TABLE. Returns False for a
-    rename with which such a tool puts the original table aside.
+    Returns False for the copy of a table that a schema change tool made, unless the stream has the copy's CREATE TABLE. Without this
+    statement, the lake may lack rows of the copy. Also returns False for the rename with which such a tool puts the original table aside.
     """
     there = context.state(origin)
     if not isinstance(there, TableSchema) or (is_copy(name, origin) and not there.from_create):

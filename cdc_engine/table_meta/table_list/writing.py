@@ -1,5 +1,6 @@
-"""Writes the list of captured tables of a destination: first the records that have changed, then the head. The engine writes the list after
-a statement that changes a table, and `sluice up` writes it before the engine runs.
+"""Writes the list of captured tables of a destination: first the records of tables that have changed, then the head, a record that has a
+digest of all these records. The engine writes the list after a statement that changes a table, and `sluice up` writes it before the engine
+runs.
 
 If a crash prevents the write of the head, the stored head belongs to the earlier list. Readers that have cached the earlier list continue
 to use it, and the next start of the engine writes the head. A list that an earlier version of Sluice wrote is valid until a head replaces
@@ -73,7 +74,9 @@ class TableListWriter:
         for _ in range(TRIES_MAX):
             if self._written():
                 return
-        raise MetaError(f"other processes write {self._store.where(HEAD)} all the time; try again")
+        raise MetaError(
+            f"the list of tables was not written, because other processes write {self._store.where(HEAD)} at the same time; try again"
+        )
 
     def _replace(self, changed: Mapping[str, _Prepared], gone: Set[str]) -> None:
         prepared = dict(self._prepared)
@@ -88,7 +91,9 @@ class TableListWriter:
         self._prepared = prepared
 
     def _written(self) -> bool:
-        """Writes the changed records and the head. Returns False if another process has written the head since this call read it."""
+        """Writes the changed records, and then the head of the list. Returns False if another process has written the head during this
+        call; the caller then tries again. Raises StaleWriteError if a later holder of the lease has written the list.
+        """
         found = self._store.read(HEAD)
         if found is not None and found.token > self._token:
             raise written_later(self._store.where(HEAD), self._token)
