@@ -18,7 +18,7 @@ from obstore.store import GCSStore
 from sluice.object_stores.errors import NO_BUCKET
 from sluice.object_stores.google import bucket_and_path, google_options
 
-# obstore's options for requests: the same time limits as `files` has for pyarrow, and http is allowed.
+# obstore's options for requests. The time limits are those that the module `files` sets for pyarrow. http is allowed, too.
 CLIENT: Any = {"connect_timeout": "5s", "timeout": "60s", "allow_http": True}
 
 

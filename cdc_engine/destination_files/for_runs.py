@@ -23,8 +23,8 @@ DOWNLOADED = "downloaded"  # The folder for downloaded files, in the destination
 
 
 def share(destination_dir: Path, name: str, content: bytes) -> None:
-    """Uploads a file of the engine's folder, so that runs on other hosts can download it. Does nothing if runs need the engine's folder
-    anyway (`is_apart` is False). Raises NotSharedError if the upload fails.
+    """Uploads a file of the engine's folder, so that runs on other hosts can download it. Does nothing if `is_apart` is False, because runs
+    then read the file in the engine's folder itself. Raises NotSharedError if the upload fails.
     """
     location = as_location(destination_dir)
     if location.is_apart:

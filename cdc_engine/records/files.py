@@ -68,10 +68,11 @@ class FileRecordStore(RecordStore):
         return StoredRecord(content.decode("utf-8", "surrogateescape"), _version(content))
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        """Returns all records whose names consist of `prefix` and further characters without a slash, by name. Lists the folder again if a
-        file in it was replaced, added or removed since the last call, or if LISTED_SECONDS_MAX have passed since the last listing. Most
-        records stay unchanged, so reads only the files that were replaced. If nothing has changed, returns the same object as the last
-        call.
+        """Returns all records whose names consist of `prefix` and further characters without a slash, by name. If nothing has changed,
+        returns the same object as the last call.
+
+        Lists the folder again if a file in it was replaced, added or removed since the last call, or if LISTED_SECONDS_MAX have passed
+        since the last listing. Reads only the files that were replaced, because most records stay unchanged.
         """
         folder, now, last = self._folder_stamp(prefix), time.monotonic(), self._listings.get(prefix, NEVER_LISTED)
         if folder is not None and folder == last.folder and now - last.listed_at < LISTED_SECONDS_MAX:

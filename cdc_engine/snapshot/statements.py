@@ -57,7 +57,9 @@ def key_of(table: TableVersion, index: str = "") -> Key | None:
 
 
 def bound_statement(table: TableVersion, key: Key, after: tuple[str, ...], where: str, rows: int) -> str:
-    """Returns the SELECT for the next bound: the printed key of the `rows`-th row after the bound `after`."""
+    """Returns the SELECT that finds the next bound: the key of the `rows`-th row after the bound `after`. The server prints the key's
+    values as text (`KeyColumn.printed`).
+    """
     printed = ", ".join(each.printed.format(name) for name, each in zip(key.quoted, key.columns, strict=True))
     there = [f"{name} IS NOT NULL" for name, nullable in zip(key.quoted, key.nullable, strict=True) if nullable]
     conditions = [*beyond(key.compared, after), *there, *_given(where)]
@@ -69,7 +71,7 @@ def rows_statement(
     table: TableVersion, expressions: str, key: Key | None, bounds: tuple[tuple[str, ...], tuple[str, ...]], where: str
 ) -> str:
     """Returns the SELECT for all rows of a chunk. `bounds` are the chunk's `after` and `up_to`. The first chunk also selects rows with NULL
-    in the key, so that the reading detects such rows instead of skipping them.
+    in the key, so that the decoder of the rows stops the table (KEY_NULL). Otherwise, the snapshot would lack these rows.
     """
     after, up_to = bounds
     conditions: list[str] = []

@@ -26,7 +26,7 @@ _ends: list[Callable[[], bool]] = []
 
 
 def definitions_loaded(*, own: bool) -> None:
-    """Records that the code server of this process has loaded new definitions. `own` says that they are Sluice's own."""
+    """Records that the code server of this process has loaded new definitions: Sluice's own, or a user's if `own` is False."""
     _server.loads, _server.own = _server.loads + 1, own
 
 
@@ -45,8 +45,8 @@ def is_ending() -> bool:
 def definitions_stay() -> Callable[[], bool]:
     """Returns a function that returns True while the code server of this process has the present definitions and is not ending.
 
-    The function always returns False for definitions that are not Sluice's own. The function also always returns False in a process without
-    Sluice's code server, because such a process may end at any time without a notice.
+    For a user's definitions (`own` is False), the function always returns False. The function also always returns False in a process
+    without Sluice's code server, because such a process may end at any time without a notice.
     """
     loads = _server.loads
     return lambda: _server.own and _server.loads == loads and not is_ending()

@@ -103,9 +103,9 @@ def location_definitions(files: ConfFiles, translations: Translations, *, starts
 
 
 def _changed(data_dir: Path, begun: ConfFiles, newest_then: ConfFiles, destination: str) -> str:
-    """Returns why a run that began with the texts `begun` must end: a code server has written other settings of the destination since then.
-    Returns "" if none has. `newest_then` are the texts that were the newest when the run began. They differ from `begun` if, for example,
-    `dg check` has read settings that the code location has not loaded yet.
+    """Returns why a run that began with the texts `begun` must end: since then, a code server has written other settings of the
+    destination. Otherwise returns "". `newest_then` are the texts that were the newest when the run began. They can be newer than `begun`,
+    for example if `dg check` read settings that the code location has not loaded yet. These settings do not end the run.
     """
     now = _newest_texts(data_dir)
     if now is None or now.digest(destination) in {each.digest(destination) for each in (begun, newest_then)}:

@@ -62,8 +62,8 @@ class ServedEngines:
 
 
 class ServedEngine:
-    """The engine of one destination with all methods that `methods` lists. This class implements the methods that the engine itself does
-    not have, and the methods that this class must limit or record. It passes all other calls to the engine unchanged.
+    """The engine of one destination, with all methods that the module `methods` defines for RPC. This class implements the methods that the
+    engine itself does not have, and the methods that this class must limit or record. It passes all other calls to the engine unchanged.
     """
 
     def __init__(self, engines: ServedEngines, destination: str, engine: EngineHandle) -> None:
@@ -87,7 +87,7 @@ class ServedEngine:
         if leave := self._engines.why_leave(self._destination):
             return Offer(leave=leave)
         batch = self.hand_out(timeout_seconds)
-        # A tick requested this batch and left its end open, so the end is fixed now.
+        # If a tick requested this batch before, the batch's end is not fixed yet. A draining run needs a fixed end.
         if batch is not None and batch.appendable:
             batch = self._engine.take(batch, append=False)
         return Offer(reference=None if batch is None else BatchReference.of(self._destination, batch))

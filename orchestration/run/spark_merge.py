@@ -193,7 +193,7 @@ class OpenSnapshots:
         try:
             self._records.sweep_buffered(name)
         except SluiceError as error:
-            # The next restart of the snapshot, or its next run, removes the files that are left.
+            # The files that are left are removed at the next restart of this snapshot, or when the snapshot begins to read or ends.
             logger.warning(
                 "the changes of %s that were buffered before the restart of its snapshot could not be removed: %s; Sluice tries again",
                 name,

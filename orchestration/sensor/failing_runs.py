@@ -15,7 +15,7 @@ from typing import Any
 from sluice.orchestration.sensor.backoff import FailedRuns
 from sluice.orchestration.sensor.runs import RunStore
 
-# The run records are read at most once in this many seconds, because each read costs one query per kind.
+# The run records are read at most once in this many seconds, because each read costs one query per kind of runs (`RunKind`).
 LOOK_SECONDS = 30.0
 # Failures are reported from this number of failed runs in a row. The cause of a single failure is often a killed process, and the next run
 # then succeeds.

@@ -1,8 +1,8 @@
-"""Reports to Dagster that an engine's sensor no longer ticks. The snapshot sensor calls this module, because the engine's sensor cannot
-report its own silence.
+"""Reports to Dagster, as a failed asset check, that an engine's sensor no longer ticks. The snapshot sensor calls this module, because the
+engine's sensor cannot report its own silence.
 
-This module reads only the engine's status.json. If no daemon runs, the snapshot sensor does not tick either: `runless` then publishes the
-check as failed, and `sluice status` shows the failure.
+This module reads only the engine's status.json. If Dagster's daemon does not run, the snapshot sensor does not tick either. In this case,
+the module `runless` publishes the failed check, and `sluice status` shows the failure.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 
     import dagster as dg
 
-# The values of the snapshot sensor's cursor: SILENT after the sensor has published the check as failed because ticks have stopped,
-# otherwise HEARD. The cursor is never empty, because Dagster treats an empty cursor as None.
+# The values of the snapshot sensor's cursor. SILENT: the snapshot sensor has published a failure, because the engine's sensor does not
+# tick. HEARD: all other cases. The cursor is never empty, because Dagster treats an empty cursor as None.
 SILENT, HEARD = "silent", "heard"
 # The time at which each destination's last tick in this process ended, in seconds since 1970.
 _heard: dict[str, float] = {}
 
 
 def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list[dg.AssetCheckEvaluation], str]:
-    """Returns the results of the engine's check to publish, and the new cursor. When the engine's sensor stops ticking, the result is the
-    failure that the engine's status reports. If the status reports none, nothing is published yet. When ticks are back, the result is the
-    engine's current one. At all other calls, nothing is published.
+    """Returns the results of the engine's check that the snapshot sensor must publish, and the sensor's new cursor.
+
+    If the engine's sensor has stopped ticking, the result is the failure in the engine's status. As long as the status has no failure,
+    nothing is published. When the sensor ticks again, the result is what the status says then: a failure or a pass. At all other calls,
+    nothing is published.
     """
     silent = _ticks_are_silent(directory)
     if silent == (cursor == SILENT):
@@ -43,16 +45,17 @@ def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list
 
 
 def _ticks_are_silent(directory: Path) -> bool:
-    """Returns True if the last tick in status.json is more than TICK_SILENCE_SECONDS_MAX ago, or as far in the future because a clock was
-    set back. If the engine no longer writes the file, its tick becomes old, too. Returns False if no tick is recorded.
+    """Returns True if the last tick in status.json is more than TICK_SILENCE_SECONDS_MAX before or after the current time. A tick is after
+    the current time if a clock was set back. If the engine no longer writes the file, the recorded tick becomes too old. Returns False if
+    no tick is recorded.
     """
     ticked = last_tick(directory)
     return bool(ticked) and abs(time.time() - ticked) > TICK_SILENCE_SECONDS_MAX
 
 
 def hear(destination: str) -> None:
-    """Records a tick of this process. Some ticks are in no status file: an engine that cannot start writes none, and a standby host
-    sees the status of another host's engine.
+    """Records that a tick of this process has ended. The status file does not show every tick: an engine that cannot start writes no status
+    file, and a standby host sees the status file of another host's engine.
     """
     _heard[destination] = time.time()
 

@@ -1,4 +1,5 @@
-"""Replaces the rows of a live table by those of a past state that `into` built, in one commit. A Dagster run calls this module.
+"""Replaces the rows of a live table by those of a past state, in one commit. A past state is a Delta table that `sluice backfill --into`
+built. A Dagster run calls this module.
 
 The live table keeps its id, owner, properties, and the Delta transactions that record how much of the stream was merged. So later changes
 are merged as usual. To undo the commit, use RESTORE and `sluice lake accept`.
@@ -130,7 +131,8 @@ def _obstacles(
         )
     if not commits or min(each.version_before for each in commits) > rebuilt.base:
         yield f"the log of the table no longer has the commits after version {rebuilt.base}: {build_again}"
-    # The same swap may be repeated. A commit of the quarantine names neither the table nor the ledger.
+    # Leaves out earlier swaps with the same past state, because such a swap may be repeated. Includes all commits of `sluice quarantine
+    # replay`, because these commits do not record a ledger.
     if corrections := [
         each
         for each in commits

@@ -49,8 +49,8 @@ def events_of(events: CascadeEvents) -> Iterator[Event]:
 
 
 def positions_of(table: StagedTable) -> list[int]:
-    """Returns the sequence number of each staged row of a table. The sequence numbers order the rows of all tables of the batch. All
-    numbers are 0 if the table was staged without them, because no foreign key needs this order.
+    """Returns the sequence number of each staged row of a table. The sequence numbers order the rows of all tables of the batch. If no
+    foreign key needs this order, the engine stages no sequence numbers for the table, and all numbers are 0.
     """
     if table.positions is None:
         return [0] * table.rows
@@ -61,7 +61,9 @@ def positions_of(table: StagedTable) -> list[int]:
 
 @dataclasses.dataclass
 class StagedImages:
-    """Selects the staged images of one table that a replay needs. `key` and the columns of foreign keys are in lower case."""
+    """Selects the staged images of one table from which the module `play` derives the changes that foreign keys made. `key` and the columns
+    of foreign keys are in lower case.
+    """
 
     table: StagedTable
     key: tuple[str, ...]
@@ -263,8 +265,9 @@ def _coarse_sql(column: str, type_name: str) -> str:
 
 
 def _remaining(rows: list[tuple[dict[str, Any], CascadeRow]]) -> list[CascadeRow]:
-    """Returns the rows that exist in a table without a key. Its Delta table has one row per change. Each element of `rows` is a pair: the
-    row of the Delta table, and its values as a CascadeRow.
+    """Returns the rows that exist in a table without a key, with their counts. The Delta table of such a table has one row per change. For
+    example, a row that was inserted twice and deleted once has the count 1. Each element of `rows` is a pair: the row of the Delta table,
+    and its values as a CascadeRow.
     """
     counts: dict[Any, int] = defaultdict(int)
     kept: dict[Any, CascadeRow] = {}

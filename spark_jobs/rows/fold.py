@@ -137,7 +137,7 @@ def folded(
     - With `read`, the keys of `read` are chosen. All images get the order key `up_to`, because they are valid at this position.
 
     Raises TableError if the columns of the segments differ from each other or from those of `read`, or if row images lack columns. Also
-    raises it if keys are lost and no image remains to be written.
+    raises TableError if keys are lost (`Decided.lost`) and no image remains to be written.
     """
     schema = _schema(name, segments, read)
     images = _keys([each.file for each in segments], (*(read or segments[0]).key, ORDER_KEY), schema)
@@ -190,8 +190,8 @@ def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) ->
 
 
 def cleared(read: Read, lost: Mask, path: Path, up_to: int) -> ChangesSegment | None:
-    """Returns a segment that deletes all rows of the requested keys for which the lake has several rows. Lost keys keep their rows. Returns
-    None if there are no such keys.
+    """Returns a segment that deletes all rows of each requested key for which the lake has several rows. Leaves out the keys that `lost`
+    marks, whose rows stay in the lake. Returns None if no key is left.
     """
     doubled = np.asarray(read.doubled, np.bool_) & ~lost
     if not doubled.any():

@@ -1,5 +1,6 @@
-"""Decides whether a stream may continue on another server at a position that is found by commit time. From this position on, some changes
-are read a second time, so this module also decides which tables stop.
+"""Decides whether a stream may continue on another server at a position that is found by commit time (`failover: by_time`). The position
+can be some seconds before the end of the stream, so that changes are read a second time. This module also decides which tables stop for
+this reason.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[st
 
 
 def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dict[str, str]:
-    """Returns the tables to which changes cannot be applied twice, even if they have a key, as "database.table" → reason: child tables of
-    cascades, and tables with a history or a change log. `cascades` come from the schema history.
+    """Returns the tables that must stop even if they have a key, because changes cannot be applied to them a second time, as
+    "database.table" → reason. These are child tables of cascades, and tables with a history or a change log. `cascades` come from the
+    schema history.
     """
     reasons = {".".join(each.child): _of_cascade(each) for each in cascades}
     for name, table in config.tables.items():

@@ -136,8 +136,9 @@ def has_read(stream_state: StreamState, facts: ServerFacts) -> bool:
 
 
 def _standing(before: Look | None, look: Look, ahead: Look | None) -> str:
-    """Returns a sentence if the check `look` finds that the stream has not reached the end of the check `ahead`, and has received nothing
-    but heartbeats since the check `before`. Otherwise, or if a block waits for space in the store, returns "".
+    """Returns a sentence if the stream makes no progress, otherwise "". No progress means: between the checks `before` and `look`, the
+    stream received only heartbeats, and it has not reached the end of the binlog that the check `ahead` found. Also returns "" if a block
+    waits for space in the store.
     """
     if before is None or ahead is None or look.stream_state.held_up:
         return ""

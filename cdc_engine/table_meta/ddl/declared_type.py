@@ -239,9 +239,7 @@ def _read_qualified(cursor: TokenCursor) -> str:
     cursor.expect_sign(".")
     base = _read_base(cursor)
     if mode and base not in _QUALIFIED:
-        raise UnreadableError(
-            f"the type {base} is unknown to Sluice with the qualifier of another mode, such as oracle_schema"
-        )
+        raise UnreadableError(f"the type {base} is unknown to Sluice if a qualifier such as oracle_schema precedes it")
     return mode.get(base, base)
 
 

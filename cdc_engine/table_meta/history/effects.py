@@ -140,7 +140,7 @@ def _pointed(
 
 
 def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
-    """Returns `effect`, or the effects of the schema that an operator gave for its stop in SCHEMA_UNKNOWN or SCHEMA_MISMATCH."""
+    """Returns `effect`. If `effect` stops a table in a RESOLVABLE state, and an operator gave a schema, returns that schema's effects."""
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
     schema = context.answers.resolved(effect.name, effect.state.reason)
@@ -152,9 +152,9 @@ def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
 def _stop(
     context: DdlContext, name: TableKey, kind: str, why: CannotFollowError, schema: TableSchema | None = None
 ) -> DdlEffect:
-    """Returns the effect that stops a table. `schema` is the table's schema after the statement, or None if unknown. The lake gets the stop
-    only if the table was running. A table that is already stopped keeps the earlier reason. If the table is not captured, its schema is
-    stored; if the schema is unknown, the stop is stored, and the lake does not get it.
+    """Returns the effect that stops a table. `schema` is the table's schema after the statement, or None if unknown. A table that is
+    already stopped keeps its earlier reason. A table that conf/ does not capture does not stop if `schema` is known: only the schema is
+    stored. If the schema of such a table is unknown, the stop is stored, but the lake does not get it.
     """
     there = context.state(name)
     if isinstance(there, Stopped):
@@ -169,8 +169,8 @@ def _stop(
 def _become(
     context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
 ) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that gets the schema `done.schema`. If the policy does not allow the change, or if values are unknown,
-    stops the table. If the table is not running, only its schema changes.
+    """Yields the effects on a table that gets the schema `done.schema`. Stops the table if the policy does not allow the change, or if the
+    lake needs a re-snapshot (`done.unknown`). If the table is not running, only its schema changes.
     `rows_lost` are actions that deleted or inserted rows without row events. The policy decides about DROP PARTITION and TRUNCATE
     (PARTITION_LOST). Any other of these actions stops the table.
     """
@@ -386,9 +386,9 @@ def _taken_over(
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
     """Returns the effect of a rename if the lake cannot move the rows of `origin` to the new name `name`: if `name` is captured, it stops.
 
-    If both names are captured, the change STOPPED is reported even if the table `name` was already stopped: consumers also get rows of
-    stopped tables, and must stop at this rename if conf/ has other filters, masks or transforms for `origin`. Nothing is reported if `name`
-    is a schema change tool's name for the original table.
+    If both names are captured, the change STOPPED is reported even if the table `name` was already stopped. The reason: consumers also get
+    rows of stopped tables, and must stop at this rename if conf/ has different filters, masks or transforms for the two names. Nothing is
+    reported if a schema change tool renamed the original table to `name`, for example to `_t_del`.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
@@ -399,7 +399,7 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that was dropped or renamed (`what`). `is_change` is False if a schema change tool renamed its copy."""
+    """Yields the effects on a dropped or renamed table (`what`). `is_change` is False for the old name of a schema change tool's copy."""
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))

@@ -1,4 +1,4 @@
-"""Defines the options of private database servers, which serve as sources and must be small and fast."""
+"""Defines the options of the database servers that Sluice starts itself for the demo and for tests. They must be small and fast."""
 
 from collections.abc import Mapping
 

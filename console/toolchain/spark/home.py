@@ -97,9 +97,7 @@ def _link(own: Path, home: Path) -> None:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """Creates a hard link, or a copy if the environment is on another disk than the cache. The link or copy has the time of the original
-    file.
-    """
+    """Creates `target` as a hard link to `source`, or as a copy if the two are on different disks. Both have the same modification time."""
     try:
         os.link(source, target)
     except OSError:

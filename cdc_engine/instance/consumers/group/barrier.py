@@ -27,8 +27,8 @@ class Known:
     """What the group knows about one member's transactions. Times are in µs since 1970.
 
     `times` are the ascending commit times of the transactions that were read and not handed out. `clock_us` is the time up to which all
-    transactions of the member have arrived. `begun`: whether the next transaction was partly handed out. `absent`: whether the group does
-    not wait for the member.
+    transactions of the member have arrived. `begun`: whether the next transaction was partly handed out. `absent`: whether the member was
+    silent for so long that the group does not wait for it.
     """
 
     times: Int64s
@@ -54,7 +54,8 @@ class BarrierWait:
 
 def decide(known: Mapping[str, Known], barrier_us: int = 0) -> NextTransactions | BarrierWait:
     """Decides which member of `known` is next. If a transaction was partly handed out, the rest of this transaction is next, so that no
-    other transaction interrupts it. Ignores absent members without transactions, unless there are no other members.
+    other transaction interrupts it. Members that are `absent` (silent for too long) and have no transactions are ignored, unless no other
+    member is left.
 
     Transactions up to the time `barrier_us` were handed out already. An older transaction that arrives late counts as if its time were
     `barrier_us`, so the group hands out the late transaction next.
