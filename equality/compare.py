@@ -1,7 +1,7 @@
 """Compares one table. The number of rows and the sum of the rows' hashes show for each chunk whether it differs. The rows of differing
 chunks are then compared. Rows that differ are looked at again.
 
-The source changes during the comparison, so a row may differ only because its change is not merged yet. So the differing rows are looked at
+The source changes during the comparison, so a row may differ just because its change is not merged yet. So the differing rows are looked at
 up to LOOKS_MAX times. Each look reads these rows from the source, waits until the lake has merged everything up to the position of this
 read, and reads the rows from the lake. A row that is equal in source and lake at a look is EQUAL. A row that differs at two looks, and that
 neither the source nor the lake changed between these looks, is DIFFERENT. If a row is still undecided after the last look, and its last
@@ -49,14 +49,14 @@ Choose = Callable[[Chunks, Sums], Collection[int] | None]
 class FoundDifferences:
     """The differences between source and lake that the comparison of one table has found so far.
 
-    - `count` is the number of rows that are proven to differ, and `open` the number of undecided rows. `moving` is the number of rows that
-      changed at every look, and whose changes the lake followed.
+    - `count` is the number of rows that are proven to differ. `moving` is the number of rows that stay undecided because they change all
+      the time: in the lake, they have a newer change than the last read of the source. `open` is the number of the other undecided rows.
     - `chunks` has the numbers of chunks with rows that differ. It also has chunks whose sums differ and whose rows were not compared.
     - `late` is true if merges did not reach the position up to which the source was read.
     - `hidden` is true if reads of the source do not show everything that the lake has, for example because commits wait for a semi-sync
       replica.
     - `keys` are the keys that differ. When at least DIFFERENCES_MAX rows are proven to differ, the comparison proves no more. If
-      `Extent.every_key` is set, `keys` then also has keys of rows that differed at a single look. Such a row may differ only because its
+      `Extent.every_key` is set, `keys` then also has keys of rows that were compared only once. Such a row may differ just because its
       change is not merged yet.
     """
 
@@ -180,8 +180,8 @@ class Comparison:
         return source, lake, found
 
     def _add_keys(self, left: list[int], found: FoundDifferences) -> None:
-        """Adds the keys of the rows that differ in the chunks `left` to `found.keys`, at most KEYS_MAX keys in total. Each row is looked at
-        only once, so a row may differ only because its change is not merged yet.
+        """Adds the keys of the rows that differ in the chunks `left` (chunk numbers) to `found.keys`, at most KEYS_MAX keys in total. Each
+        row is compared only once. So a key may belong to a row that differs just because its change is not merged yet.
         """
         while left and len(found.keys) < KEYS_MAX:
             looked, keys = self._candidates(left, KEYS_MAX - len(found.keys))
@@ -248,8 +248,9 @@ class Comparison:
         return not found.hidden
 
     def _steady(self, before: dict[Key, dict[str, Any]] | None, keys: list[Key]) -> dict[Key, dict[str, Any]]:
-        """Returns, for each key, the columns whose values in source and lake differ, if these two values were the same at all looks so far.
-        Compares the rows that the last `_look` has stored. `before` is the result for the previous look, or None at the first look.
+        """Returns, for each key, the columns that had one value in the source at all looks so far, and another value in the lake at all
+        looks so far. Compares the rows that the last `_look` has stored. `before` is the result for the previous look, or None at the first
+        look.
         """
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
         names = [column.name for column in self._plan.columns]
@@ -309,8 +310,8 @@ class Comparison:
                 )
 
     def _equal_for_the_server(self, keys: list[Key]) -> dict[Key, Key]:
-        """Returns, for the first SHOWN_MAX of these keys of the lake, the source's key that the server's collation considers equal to it.
-        Keys without an equal key in the source are left out. Returns {} if no key column is text.
+        """Returns, for each of the first SHOWN_MAX keys of the lake in `keys`, the key of the source that the server's collation considers
+        equal. Leaves out keys without an equal key in the source. Returns {} if no key column is text.
         """
         columns, found = self._plan.key_columns, {}
         if not any(column.type == "BLOB" and not column.is_bytes for column in columns):

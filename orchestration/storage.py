@@ -168,7 +168,9 @@ class KeptConnections:
 
     @classmethod
     def from_local(cls, base_dir: str, inst_data: ConfigurableClassData | None = None) -> Any:
-        """Returns the storage in the folder `base_dir`. If its file is missing or lacks one of TABLES, first lets Dagster create it."""
+        """Returns the storage in the folder `base_dir`. If its SQLite file is missing or lacks one of TABLES, Dagster's migrations first
+        create what is missing.
+        """
         url = create_db_conn_string(base_dir, cls.NAME)
         if _has_tables(url, *cls.TABLES):
             return cls(url, inst_data)

@@ -77,8 +77,8 @@ def _parsed(store: RecordStore, name: str, stored: StoredRecord) -> ResumeReques
 
 
 def request_new_start(destination_dir: Path) -> None:
-    """Requests that an engine that lost its position starts at the source's current position and re-snapshots all tables. Raises MetaError
-    if the record store does not answer.
+    """Requests a new start for an engine that lost its position: the engine starts at the source's current position and re-snapshots all
+    tables. Raises MetaError if the record store does not answer.
     """
     record_store(destination_dir).put(BEGIN_FILE, json.dumps({"kind": "begin"}))
 

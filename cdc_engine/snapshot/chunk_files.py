@@ -34,7 +34,9 @@ class KeptChunk:
 
 
 class ChunkFiles(Protocol):
-    """The chunks of one generation. Only one process at a time writes them. Every method raises MetaError if the files cannot be used."""
+    """The chunks of one generation. A new generation begins each time a snapshot must read all its rows again. Only one process at a time
+    writes the chunks. Every method raises MetaError if the files cannot be used.
+    """
 
     def prepare(self) -> tuple[KeptChunk, ...]:
         """Returns the complete chunks from the first one up to the first gap. Removes all other files, which a killed process left. Chunks

@@ -131,8 +131,8 @@ class SnapshotRecords:
         return self._stored_files(record.name, f"{record.snapshot_id}-changes-{record.buffered_after}")
 
     def cascades(self, record: SnapshotRecord) -> StoredFiles:
-        """Returns the location of buffered changes of parent tables that change rows of the snapshot's table through foreign keys. The
-        location changes together with that of `changes`.
+        """Returns the location of buffered changes of parent tables, which foreign keys pass on to rows of the snapshot's table. The
+        location changes when that of `changes` does.
         """
         return self._stored_files(record.name, f"{record.snapshot_id}-cascades-{record.buffered_after}")
 

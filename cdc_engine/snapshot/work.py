@@ -54,7 +54,8 @@ MISTAKES = (
     TypeError,
     ValueError,
 )
-# The reading fails if reads of the server do not, within this time, show all transactions that the engine has read from the binlog.
+# A snapshot waits at most this long until reads of the server show all transactions that the engine has read from the binlog. After that,
+# this attempt to read the table fails.
 VISIBLE_SECONDS_MAX = 60.0
 
 
@@ -77,8 +78,8 @@ class TableReader(Protocol):
         """Returns whether a read that begins now shows every commit up to a position of the stream."""
 
     def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
-        """Yields the chunks that follow the chunk `after` in the key's order. Searches the bound of a chunk when the caller requests the
-        chunk.
+        """Yields the chunks that follow the chunk `after` in the key's order, or all chunks if `after` is None. Queries the server for the
+        bound of a chunk only when the caller requests the chunk.
         """
 
     def read(self, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
@@ -104,8 +105,8 @@ class SnapshotDependencies:
     - `run_lock`: returns the lock that merge runs hold.
     - `publish`: makes the lake table from the rows and buffered changes, and returns the order key that the rows got.
     - `say`: reports a line of text.
-    - `progress`: called after each chunk. `together`: a context in which only calls of `progress` for several tables are made, so that
-      their reports can be stored in one transaction.
+    - `progress`: called after each chunk. `together`: a context that contains only calls of `progress`, for several tables. Their reports
+      can be stored in one transaction.
     - `flush`: called after some tables were advanced. `say` and `progress` may collect their reports until `flush` is called. `close`:
       called at the end.
     - `conf_changed`: returns why the run must end because conf/ has changed since the run's start, or "" if conf/ is unchanged. A run with

@@ -34,7 +34,7 @@ ROWS_ELSEWHERE = frozenset(
     )
 )
 WITHOUT_TRANSACTIONS = frozenset(("MYISAM", "MEMORY", "ARIA", "CSV", "ARCHIVE")) | ROWS_ELSEWHERE
-# Alias → canonical name of the engine. The canonical name of engines that support foreign keys is empty.
+# Alias → canonical name of the storage engine. The canonical name of storage engines that support foreign keys is empty.
 _ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dict.fromkeys(
     ("INNODB", "NDB", "NDBCLUSTER"), ""
 )
@@ -225,7 +225,7 @@ def with_row_times(schema: TableSchema) -> TableSchema:
 
 
 def kept_engine(engine: str) -> str:
-    """Returns an engine's canonical name in capitals, or "" for an engine that supports foreign keys."""
+    """Returns the canonical name of a storage engine in capitals, or "" for a storage engine that supports foreign keys, such as InnoDB."""
     name = engine.upper()
     return _ENGINE_NAMES.get(name, name)
 

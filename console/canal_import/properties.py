@@ -78,9 +78,9 @@ class ImportReport:
         return any(map(named.search, (*self.taken, *self.left, *self.no_meaning, *self.secrets.values())))
 
     def secret(self, name: str, what: str, key: str) -> str:
-        """Adds a secret to the report, and returns the name of the environment variable that must contain the secret. This name consists of
-        the destination's name `name` in upper case, with "_" for every other character, and of `what`. `key` is the key of Canal that has
-        the secret.
+        """Adds a secret to the report, and returns the name of the environment variable that must contain the secret. This name has the
+        form NAME_WHAT: the destination's name `name` in upper case, with "_" instead of each character that is not a letter or digit, and
+        `what`. `key` is Canal's key that has the secret.
         """
         variable = f"{re.sub(r'[^A-Z0-9]', '_', name.upper())}_{what}"
         self.secrets[variable] = f"{key} of {name}"

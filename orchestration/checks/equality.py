@@ -34,7 +34,7 @@ REASONS = "reasons"
 NAMED_MAX, REASONS_MAX = 3, 100
 Metadata = dict[str, dg.MetadataValue[Any]]
 NIGHTLY = "17 3 * * *"  # The default time of the schedule. If conf/ sets no time, the schedule is switched off.
-# Dagster's enums cannot contain a hyphen, so the config writes since_last.
+# The mode in a run's config → the mode of `Extent`. Dagster's enums cannot contain a hyphen, so the run's config has since_last.
 MODES: dict[str, Literal["full", "sample", "since-last"]] = {
     "full": "full",
     "sample": "sample",
@@ -62,8 +62,8 @@ class EqualityRun(dg.Config):
 def equality_check(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion], compare: CompareTables
 ) -> dg.AssetChecksDefinition | None:
-    """Returns one definition with the check of every table in `tables` that can have one, and of every shared asset. Returns None if there
-    is no table to compare.
+    """Returns one definition with the check `equals_lake` of each asset that `_tables` returns: of assets of single tables, and of assets
+    that several tables share. Returns None if there is no table to compare.
     """
     tables_of, settings = _tables(config, destination, tables), config
     if not tables_of:

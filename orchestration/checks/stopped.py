@@ -50,9 +50,9 @@ LOOK_SECONDS = 2.0  # One run reads status.json at most once in this many second
 def destination_checks(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]
 ) -> dg.AssetChecksDefinition:
-    """Returns one check for each table from whose name Dagster can build the name of a check, and three checks of the engine. The engine's
-    checks are: it reads the source, its lag is within the limit, and no table is stopped or has a re-snapshot in progress. If a table's
-    undecodable values go to quarantine, the table has a second check, which passes while its quarantine is empty.
+    """Returns the asset checks of a destination. Each table has one check, except tables from whose names Dagster cannot build the name of
+    a check. If a table's undecodable values go to quarantine, the table has a second check, which passes while its quarantine is empty. The
+    engine has three checks: it reads the source, its lag is within the limit, and no table is stopped or has a re-snapshot in progress.
     """
     names = checkable(destination, [table.name for table in tables])
     engine = engine_key(destination)
@@ -157,9 +157,9 @@ class FlowingTables:
     """Evaluates the check `flowing` for the tables that a run materializes. Each run has its own instance.
 
     Dagster shows "0 / 1 Passed" for a check whose last result is older than the last materialization of its table. Therefore each run that
-    materializes a table also reports a passed check. Only the sensor reports failures, once a minute while they last. So a pass that a slow
-    run reports hides a failure for at most a minute. Runs report no failures, because nothing would replace a run's failure after the table
-    flows again.
+    materializes a table also reports a passed check. Only the sensor reports failures, once a minute while they last. So if a run reports
+    an outdated pass, the pass hides a failure for at most a minute. Runs report no failures, because nothing would replace a run's failure
+    after the table flows again.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:

@@ -42,12 +42,12 @@ class RunCaller:
 
 
 def caller_of_hosts(hosts: RemoteHost, destination: str) -> RunCaller:
-    """Returns the caller for a destination whose engine may be on any of several hosts."""
+    """Returns the RunCaller for a destination whose engine may be on any of several hosts."""
     return RunCaller(lambda: hosts.get_or_start(destination))
 
 
 def caller_of_code_server(directory: Path, destination: str) -> RunCaller:
-    """Returns the caller for an engine in the code server of this host. `directory` is the destination's directory."""
+    """Returns the RunCaller for an engine in the code server of this host. `directory` is the destination's directory."""
     endpoint = _Endpoint(directory, destination)
     return RunCaller(endpoint.engine)
 

@@ -66,13 +66,14 @@ def carried_out(  # noqa: PLR0917  two callers
     buffered: Mapping[str, int] = NONE_BUFFERED,
     buffer: Buffer = buffer_nothing,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """Returns the batch with the changes of foreign keys added. Also returns the error of each table of the batch that must not be merged.
+    """Returns the batch together with the changes that foreign keys made without row events. Also returns the error of each table of the
+    batch that must not be merged.
 
     - `session` may be None if all tables of the batch are buffered.
     - `buffered` has the tables with a running snapshot, and the order key up to which their changes are buffered.
-    - `buffer` writes to disk the changes of parent rows that foreign keys pass on to buffered tables, and the reason for each buffered
-      table whose changes cannot be derived. `buffer` is called before the manifest of the derived changes is written. If an earlier attempt
-      wrote the manifest, `buffer` gets only the reasons.
+    - `buffer` writes to disk, for each buffered table, the changes of parent rows that foreign keys pass on to the table. If a table's
+      changes cannot be derived, writes the reason instead. `buffer` is called before the manifest of the derived changes is written. If an
+      earlier attempt wrote the manifest, `buffer` gets only the reasons.
 
     If an error interrupts the derivation, all tables that foreign keys may change in this batch get an error, because the changes of a
     child cannot be derived once its parent is merged. The table that caused the error gets this error. Each other table gets an error that
@@ -107,9 +108,9 @@ def carried_out(  # noqa: PLR0917  two callers
 
 
 def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str]) -> dict[str, TableError]:
-    """Returns an error for each table that foreign keys may change in this batch. If `error.cause` is a TableError, its table gets it. If
-    not, each table in `error.tables` gets it. Every other table gets an error that names `error.tables`. If foreign keys may change none of
-    the tables that get the cause, all tables get it.
+    """Returns an error for each table that foreign keys may change in this batch. The tables that caused the error get `error.cause`: the
+    table of `error.cause` if it is a TableError, otherwise the tables `error.tables`. Every other table gets an error that names
+    `error.tables`. If foreign keys may change none of the tables that caused the error, every table gets `error.cause`.
     """
     who = ", ".join(sorted(error.tables))
     raised = {error.cause.table} if isinstance(error.cause, TableError) else error.tables
@@ -158,8 +159,8 @@ def _new_names(table: StagedTable, applied: int) -> set[str]:
 
 
 class _Derivation:
-    """Derives the changes of foreign keys. Replays the batch, then loads the rows of the lake that the replay needs and that are not loaded
-    yet. Repeats both until no row is missing.
+    """Derives the changes that foreign keys made without row events. Replays the batch, then loads the rows of the lake that the replay
+    needs and that are not loaded yet. Repeats both steps until no row is missing.
     """
 
     def __init__(

@@ -1,4 +1,5 @@
-"""Generates SQL that folds a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). `merge_sql` calls this module.
+"""Generates SQL that folds a segment (the images of one table and one schema version) whose images lack columns (binlog_row_image MINIMAL
+or NOBLOB). `merge_sql` calls this module.
 
 The last image of a key decides whether the lake has a row with this key after the fold. Each column of the row gets its value from the last
 image of this row that contains the column. If no image of the row contains the column, the value comes from the row in the lake. Presence
@@ -34,7 +35,7 @@ LAST, ROW_OF, SINCE, BORN, STORED, THERE = (
 
 
 def source(view: str, segment: ChangesSegment, applied_order_key: int, target: str, reach: str) -> str:
-    """Returns the SELECT of one row per key, with its known columns and its presence bits.
+    """Returns the SELECT of one row per key, with the columns whose values are known. Presence bits say which columns these are.
 
     `target` is the Delta table as a relation in SQL. `reach` is a condition on a row `t` of this table. It is true for every row whose key
     may be in the segment and that is not marked as deleted.
@@ -120,8 +121,8 @@ def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) ->
 
 
 def _from_origins(states: str, segment: ChangesSegment, target: str, reach: str) -> str:
-    """Returns the SELECT that completes `states`. A row whose key changed gets the columns that its images lack from the lake's row with
-    the old key. If the lake has no such row, the row stays incomplete.
+    """Returns the SELECT that completes `states`, the last image of each key. If the key of a row changed and its images lack columns, the
+    values of these columns come from the lake's row with the old key. If the lake has no such row, the row stays incomplete.
     """
     met = " AND ".join(f"o.{sql_text.identifier(name)} <=> f.{STORED}{index}" for index, name in enumerate(segment.key))
     values = [f"f.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME, MOVED)]

@@ -73,7 +73,7 @@ def _remove_others(batch_dir: Path) -> None:
 
 def _keep_time(path: Path, manifest: bytes) -> None:
     """Sets the manifest's modification time to the time at which the batch was staged. The merge reads this time, and syncs all commits
-    since then, because an earlier attempt may not have synced them.
+    since then to disk if an earlier attempt at the batch may have made commits without a sync.
     """
     with contextlib.suppress(ValueError, KeyError, TypeError):
         staged_at = int(json.loads(manifest)["staged_at_us"]) / 1e6

@@ -67,8 +67,9 @@ class Origins:
     records: TableRecords
 
     def find(self, name: str, segment: SchemaSegment) -> Origin:
-        """Returns the Delta table under the former name of the table `name`. Raises TableError if the Delta table has another owner or was
-        replaced or restored by another program, if its path is unknown, or if conf/ makes it a shard or has `current_state: false` for it.
+        """Returns the Delta table under the former name of the table `name`. Raises TableError if the path of the Delta table is unknown,
+        if the Delta table has another owner, or if another program replaced or restored it. Also raises TableError if conf/ makes the
+        former name a shard, or sets `current_state: false` for it.
         """
         origin = segment.renamed_from
         target = self.target_of(origin)
@@ -105,8 +106,8 @@ class Origins:
 
 
 def take_over(table: DeltaTable, segment: SchemaSegment, target: TableTarget, origin: Origin, owner: Owner) -> str:
-    """Returns the statement that replaces the table by a copy of the origin. If the origin does not exist, the statement empties the
-    table. Properties that Sluice does not manage stay.
+    """Returns the statement that replaces the Delta table of a renamed table by a copy of `origin`, the Delta table under the former name.
+    If the origin does not exist, the statement empties the table. Table properties that Sluice does not manage stay.
 
     Raises TableError if the origin does not have the columns that the table needs.
     """

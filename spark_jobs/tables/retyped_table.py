@@ -1,7 +1,7 @@
 """Converts columns of a Delta table to other types, in one commit that replaces the table by a copy of itself. `merge` calls this module.
 
 The conversion must rewrite every row. The columns of the copy keep their names, so the table needs no column mapping, which readers such as
-Polars do not support. The commit has the DDL statement's transaction, so it happens once or not at all.
+Polars do not support. The commit records the DDL statement as a Delta transaction, so a second attempt changes nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ CHECKS = ("delta.constraints.", "delta.enableRowTracking", "delta.rowTracking", 
 
 
 def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: AlterationPlan) -> bool:
-    """Returns whether one commit can execute the plan. One commit cannot execute the plan in these cases:
+    """Returns whether one commit can execute the plan. If not, separate steps execute it (`alteration_steps`). One commit cannot execute
+    the plan in these cases:
 
     - The plan does more than convert and add columns.
     - Columns are mapped by name. A copy would keep the mapping, and the separate steps take no longer than a copy.

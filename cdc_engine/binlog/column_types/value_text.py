@@ -12,8 +12,8 @@ _NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # Matches zero and partial 
 
 
 def text_value(text: str, each: ColumnType) -> str | None:
-    """Returns `text`. For a zero or partial date, returns None if the policy `zero_dates` is "null", and raises ValueError if the policy is
-    "error".
+    """Returns a column's default value `text`, or None if it is a zero or partial date and the policy `zero_dates` is "null". Raises
+    ValueError for such a date if the policy is "error".
 
     The text of a binary value is hexadecimal digits. The text of any other value is what SELECT prints.
     """

@@ -79,8 +79,8 @@ DEFAULT_DISPLAY = Display()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TextValues:
-    """The texts of a column's values. `array`: strings, or bytes in UTF-8. `high`: which values get the wider sqlType; None means that no
-    value gets it.
+    """The texts of a column's values. `array`: strings, or bytes in UTF-8. `high`: which values get the wider sqlType
+    (`ColumnTexts.of_high`), or None if no value gets it.
     """
 
     array: AnyArray

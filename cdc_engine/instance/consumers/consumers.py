@@ -101,7 +101,9 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
 
     @property
     def counting(self) -> Counting:
-        """The current epoch and table filter, on which the meaning of a position depends."""
+        """The current epoch and table filter. With another epoch or filter, an unchanged position of a consumer would mean another point of
+        the stream.
+        """
         return Counting(self._meta.ledger.epoch, f"{self._server_filter.include}\n{self._server_filter.exclude}")
 
     def stream_for(self, reader: StreamReader, filters: Sequence[TableFilter]) -> DestinationStream:

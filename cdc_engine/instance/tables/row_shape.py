@@ -80,8 +80,8 @@ OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"
 # Changes of settings, as (setting, before, after), after which the rows in the lake are still right. An empty text is the default value.
-# With `undecodable: stop`, the lake has no undecodable values. With `zero_dates: error`, it has no invalid dates. Without `cascades:
-# ignore`, it has the effects of foreign keys.
+# The rows stay right because, before the change, the lake got no undecodable values (`undecodable: stop`), no invalid dates (`zero_dates:
+# error`), or all effects of foreign keys (`cascades` is not `ignore`).
 HARMLESS: Final = frozenset(
     {("undecodable", "", "quarantine"), ("zero_dates", "error", ""), ("cascades", "", "ignore")}
 )
@@ -99,8 +99,8 @@ def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
 
 
 def settings_of_others(config: DestinationConfig) -> dict[str, Any]:
-    """Returns the settings that determine what the rows of tables look like that `tables` does not name. `shape_of_other` takes them. JSON
-    can store them.
+    """Returns the settings that determine what the rows of a table look like if the table has no entry in `tables`. The result can be
+    stored as JSON, and is the argument `settings` of `shape_of_other`.
     """
     shards = [[each.tables, _said(_of_options(each.options))] for each in config.shards]
     filters = {"column_include": config.column_include, "column_exclude": config.column_exclude}
@@ -151,8 +151,8 @@ def _key(shape: Shape, version: TableVersion) -> str:
 
 
 def _kept(shape: Shape, version: TableVersion) -> str:
-    """Returns the indices of the captured columns. The columns of the declared key are captured whatever the filter says. Those of the
-    primary key are captured in this way only if conf/ declares no key.
+    """Returns the indices of the captured columns. A column filter never removes key columns: the columns of `key` in conf/, or those of
+    the primary key if conf/ has no `key`.
     """
     said, declared = shape.get(COLUMNS, ""), shape.get(KEY)
     keyed = dataclasses.replace(version, key=tuple(declared.split(","))) if declared else version

@@ -39,9 +39,11 @@ class DefaultNotation(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Default:
-    """The parsed value after DEFAULT. What `value` has depends on `notation`; it is None for NULL and for an expression. `said` is the
-    charset introducer of a string or bytes (`_latin1 x'E4'`), or the keyword before a date or time. `digits` belongs to
-    DefaultNotation.CLOCK.
+    """The parsed value after DEFAULT in a column definition.
+
+    - `value`: None for NULL and for an expression. For the other notations, `DefaultNotation` says what it contains.
+    - `said`: the charset introducer of a string or bytes (`_latin1` in `_latin1 x'E4'`), or the keyword before a date or time.
+    - `digits`: for a time function, the number of fraction digits of a second, or -1 if none is declared.
     """
 
     value: str | None

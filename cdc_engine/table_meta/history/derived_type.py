@@ -1,6 +1,7 @@
 """Derives a column's declared type from a table map, as exactly as the table map allows.
 
-Some types have the same layout: a UUID looks like binary(16), a JSON of MariaDB like longtext, and all geometry types look the same.
+Some types look the same in a table map, so several declared types have one derived type: a UUID becomes binary(16), a JSON of MariaDB
+becomes longtext, and every geometry type becomes geometry.
 """
 
 from __future__ import annotations

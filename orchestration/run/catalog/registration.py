@@ -60,8 +60,8 @@ class CatalogChanges:
 def wanted_tables(
     config: SluiceConfig, destination: str, tables: LakeTables, comments: Comments = NO_COMMENTS
 ) -> list[CatalogTable]:
-    """Returns the tables and views to register: the Delta tables in the lake with their names in the catalog of conf/, then the views
-    of these tables. The order is fixed. `comments` are those of the source's tables, for views.
+    """Returns the tables and views to register: the Delta tables in the lake, with the catalog names that conf/ gives them, then the views
+    of these tables. The order is fixed. `comments` are the comments of the source's tables, for the views.
     """
     from sluice.spark_jobs.catalog import CatalogTable  # noqa: PLC0415  pyspark takes a second to import
 
@@ -151,8 +151,8 @@ def _is_due(table: CatalogTable, entry: CatalogEntry | None) -> bool:
 
 
 def without_shapes(known: Registered, shapes: Mapping[str, str], shaped_by: Callable[[str], str]) -> Registered:
-    """Returns `known`, the record, without the shape (the digest of the columns) of each view whose columns have changed. So these views
-    are registered again.
+    """Returns `known`, the record of registered tables and views, without the shape (the digest of the columns) of each view whose columns
+    have changed. So these views are registered again.
 
     `shapes` has the digest of a Delta table's columns by path, for tables whose columns the run knows. `shaped_by` returns for
     "database.table" the path of the Delta table from which the view gets its columns.
@@ -237,8 +237,9 @@ def register_tables(
 
 
 def _without_shapes_kept(config: SluiceConfig, destination: str, shapes: Mapping[str, str]) -> Registered:
-    """Removes from the record the shape (the digest of the columns) of each view whose columns have changed. Writes the record if it
-    changed, and returns it. If this run fails afterwards, a later run replaces these views.
+    """Removes, from the record `catalog.json` of registered tables and views, the shape (the digest of the columns) of each view whose
+    columns have changed. Returns the resulting record. If this run fails afterwards, a later run replaces these views, because their
+    entries have no shape.
     """
     directory = config.destination_dir(destination)
 
@@ -272,4 +273,8 @@ def _keep_error(config: SluiceConfig, destination: str, why: str) -> None:
         known = read_registered(directory)
         write_registered(directory, dataclasses.replace(known, error=why, tried_at=time.time()))
     except Exception as error:  # The run must report its own error, and not this one.
-        logger.warning("%s: the reason why no table could be registered could not be stored: %s", destination, error)
+        logger.warning(
+            "%s: no table could be registered in the catalog, and the reason could not be stored: %s",
+            destination,
+            error,
+        )
