@@ -33,7 +33,8 @@ ANSWER_SECONDS = 60.0
 # `idle_seconds`.
 WAIT_SECONDS = 1.0
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
-# The error message of a server that does not serve the destination now contains one of these texts. The client then tries the next server.
+# The error message of a server that currently does not serve the destination contains one of these texts. The client then tries the next
+# server.
 NOT_HERE = ("should start first", "can't find destination")
 
 

@@ -1,5 +1,5 @@
-"""Runs the code server, which does what `dagster api grpc` does, but starts each run as a fork of a prepared process. The code server of
-Sluice's own definitions also runs the engines, unless conf/ puts the engines into another process.
+"""Runs the code server, which does what `dagster api grpc` does, but starts each run as a fork of a process that has already imported what
+runs need. The code server of Sluice's own definitions also runs the engines, unless conf/ puts the engines into another process.
 
 python -m sluice.orchestration.code_server -m sluice.orchestration.definitions -h 127.0.0.1 -p 4266 --location-name sluice
 
@@ -66,8 +66,8 @@ def start_runs_warm(definitions_module: str) -> None:
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*WARM_MODULES, definitions_module])
-    # The prepared process starts now, in parallel with the imports of this process. Otherwise the first run would wait for the prepared
-    # process.
+    # The fork server, of which each run is a fork, starts now, in parallel with the imports of this process. Otherwise the first run would
+    # wait for the fork server.
     forkserver.ensure_running()
     make = DagsterApiServer.__init__
 
@@ -126,7 +126,7 @@ def main() -> None:
     # Only the code server of Sluice's own definitions runs engines. For a user's own definitions, another process runs the engines, such as
     # `sluice engine`.
     if module == DEFINITIONS:
-        # The engines start before the prepared process, because `keep_engines` records the conf/ in use, which the prepared process reads.
+        # Called before `start_runs_warm`, because `keep_engines` records the conf/ in use, which the fork server of the runs reads.
         keep_engines()
     start_runs_warm(module)
     wait_long()

@@ -117,8 +117,9 @@ class Keeper:
         )
 
     def _begin(self, name: str, act: KeeperAct, why: str, digest: str) -> None:
-        # Records the settings with which the engine is started. `rules` starts an engine at once if its settings were not tried. A stop
-        # therefore clears the record, so that the engine starts at once when the operator's request to stay stopped is removed.
+        # Records the settings of the last attempt to start the engine. The module `rules` starts an engine at once if its settings differ
+        # from the recorded ones, and otherwise after a pause. A stop clears the record, so that the engine starts at once when the
+        # operator's request to stay stopped is removed.
         self._tried[name] = "" if act is KeeperAct.STOP else digest
         if name not in self._failed:
             log.info("instance_act", destination=name, act=str(act), why=why)

@@ -131,7 +131,7 @@ def _advance_all(dependencies: SnapshotDependencies) -> Iterator[Advanced]:
 
 def _is_large(record: SnapshotRecord) -> bool:
     """Returns whether a table is too large for a group. Returns False if the snapshot has not begun (WANTED), because the size is unknown.
-    `_Group` estimates the size before it begins to read.
+    `_Group` then estimates the size, and removes the table from the group if it is too large.
 
     A table without a key counts as large. It is read as one chunk, so if the table had more rows than estimated, the reading could not stop
     after ROWS_MAX rows.
@@ -195,8 +195,8 @@ class _Group:
     @contextlib.contextmanager
     def _begun_again_unless_held(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
         """After an error in the body of the `with` statement, returns the tables to the state WANTED, so that their snapshots begin again.
-        The error may be the loss of the run lock. Another run may then have merged changes that had to be buffered, or buffered changes in
-        files that the snapshots no longer use.
+        If the error is the loss of the run lock, another run may have merged changes that had to be buffered. It may also have buffered
+        changes in files that the snapshots no longer use.
         """
         try:
             yield
@@ -340,7 +340,7 @@ class _Group:
     @contextlib.contextmanager
     def _together(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
         """After an error in the body of the `with` statement, for example because the run lock is lost, removes all of these tables from
-        the group with this error.
+        the group, and records the error for each.
         """
         try:
             yield
@@ -349,8 +349,8 @@ class _Group:
 
     @contextlib.contextmanager
     def _alone_in(self, name: str) -> Iterator[None]:
-        """After an error in the body of the `with` statement, removes this table from the group with this error. The other tables of the
-        group continue.
+        """After an error in the body of the `with` statement, removes this table from the group, and records the error for it. The other
+        tables of the group continue.
         """
         try:
             yield

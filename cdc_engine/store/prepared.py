@@ -236,7 +236,8 @@ def _records(directory: Path) -> list[CopyName]:
         return [CopyName.of(path) for path in paths]
     except (ValueError, TypeError) as error:
         raise StagingError(
-            f"{directory} has a file that this version of Sluice did not write ({error}): remove that file"
+            f"{directory} has a .prepared or .committed file that this version of Sluice did not write, because its "
+            f"name has another form ({error}): remove that file"
         ) from error
 
 

@@ -1,3 +1,3 @@
-"""Defines what the other packages of orchestration share: the ports and their fakes, the batch reference, the list of tables, and the
-settings of a lake.
+"""Defines what the other packages of orchestration share: the protocols of the parts of Sluice that orchestration calls (`ports`), the
+reference by which a run names its batch, the list of tables, and the settings of a lake.
 """

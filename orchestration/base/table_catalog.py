@@ -1,5 +1,5 @@
-"""Lists the tables of a destination for the definitions. Every run process imports the definitions. Therefore this module only reads the
-list that the engine writes, and opens no connection to the source.
+"""Lists the tables of a destination, for Dagster's definitions of their assets. Every run process imports the definitions. Therefore this
+module only reads the list that the engine writes, and opens no connection to the source.
 
 Runs merge a new table at once. A thread of the code server (`upkeep`) notices that the list has changed, and reloads the definitions, which
 then have an asset for the new table.
@@ -48,8 +48,8 @@ LINEAGE_COLUMNS_MAX = 200
 
 
 def defined_tables(config: SluiceConfig, destination: str) -> tuple[TableVersion, ...]:
-    """Returns the tables from which the definitions are built, sorted by name. If `current_tables` has copied the
-    engine's list, reads the copy. Raises MetaError if the list cannot be read.
+    """Returns the tables from which the definitions are built, sorted by name. If `current_tables` has copied the engine's list of tables,
+    reads the copy. Raises MetaError if the list cannot be read.
     """
     return _list_of_definitions(config, destination).tables
 
@@ -78,8 +78,8 @@ def current_tables() -> Iterator[None]:
 
 
 def _copy_of(config: SluiceConfig, destination: str, before: Mapping[str, bytes]) -> bytes | None:
-    """Returns the content for the copy of a destination's list, or None if there is no list yet. If the store of the list does not answer,
-    returns the previous copy, which is in `before`.
+    """Returns the content for the copy of a destination's list of tables, or None if there is no list yet. If the store of the list does
+    not answer, returns the previous copy, which is in `before`.
     """
     try:
         found = reading.read_list(config.destination_dir(destination))
@@ -104,8 +104,8 @@ def _copy(folder: Path, lists: Mapping[str, bytes]) -> None:
 
 
 def _list_of_definitions(config: SluiceConfig, destination: str) -> TableList:
-    """Returns the copied list, or the engine's list if there are no copies. Returns an empty list if the store does not answer. Raises
-    MetaError if the list cannot be read.
+    """Returns the list of tables for the definitions: the copy that `current_tables` made, or the engine's list if there are no copies.
+    Returns an empty list if the store of the engine's list does not answer. Raises MetaError if the list cannot be read.
     """
     folder = tables_in_use()
     if folder is not None and folder.is_dir():
@@ -120,7 +120,7 @@ def _list_of_definitions(config: SluiceConfig, destination: str) -> TableList:
 def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]:
     """Returns for each "database.table" one sentence per foreign key that changes rows of the table without row events. The sentence also
     says what the lake does about these changes. Returns {} if a sentence cannot be built, because such an error must not prevent the
-    definition of the assets. Raises MetaError if the list cannot be read.
+    definition of the assets. Raises MetaError if the list of tables cannot be read.
     """
     cascades = _list_of_definitions(config, destination).cascades
     try:
@@ -136,8 +136,8 @@ def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]
 
 
 def source_comments(config: SluiceConfig, destination: str) -> Comments:
-    """Returns the comments of tables and columns in the source, for the definitions of assets. Raises MetaError if the list cannot be
-    read.
+    """Returns the comments of tables and columns in the source, for the definitions of assets. Raises MetaError if the list of tables
+    cannot be read.
     """
     return _list_of_definitions(config, destination).comments
 
@@ -255,7 +255,7 @@ def _names(columns: Iterable[str], name: str) -> bool:
 
 
 class SourceColumns:
-    """Maps columns in the lake to columns in the source. Each run, and the definitions of each destination, have an instance.
+    """Maps columns in the lake to columns in the source. Each run has an instance, and the definitions of each destination have one.
 
     `find` returns the entry of a "database.table" in a list of tables. By default, `find` reads the engine's current list at each call,
     because schema changes can alter tables between two batches of a draining run.
@@ -318,7 +318,7 @@ class SourceColumns:
 
     def _known(self, table: str) -> tuple[dict[str, str], Mapping[str, str]]:
         """Returns the type of each column in the source, and the comments of the table and its columns. Both are empty if the table is not
-        in the list, or if the list cannot be read.
+        in the list of tables, or if this list cannot be read.
         """
         try:
             found = self._find(table)

@@ -124,7 +124,7 @@ def behind(lag_seconds: float, lag_seconds_max: float) -> str:
 
 def failures(destination: str, status: EngineSnapshot | None, lag_seconds_max: float = math.inf) -> dict[str, str]:
     """Returns the reasons of all failures. The key is "" for the engine, "database.table" for a stopped table, and LAG for a lake that is
-    too far behind. Returns {} if `status` is None, because the engine did not start: the caller adds the reason.
+    too far behind. Returns {} if `status` is None: the engine did not start, and the caller adds the reason.
     """
     if status is None:
         return {}

@@ -2,8 +2,8 @@
 
 A value is put into a row only if the row still has the order key of the value's transaction. If the row changed later, the later change has
 set its own value. A value that is older than a rename of the table is not put back, because it belongs to the table that had the name
-before. Among the rows of one transaction, the key identifies the row; in a table without a key, all other columns do. Rows that are equal
-in all these columns get their values only if the values are equal too. A repeated call changes nothing.
+before. Among the rows of one transaction, the key identifies the row. In a table without a key, all columns except the column of the value
+identify it. Rows that are equal in all these columns get their values only if the values are equal too. A repeated call changes nothing.
 
 When `put_back` returns, the values are on disk in the table and in its history, so the caller may remove them from the quarantine.
 """
@@ -70,8 +70,8 @@ class ReplayedTable:
 
     def write(self, statement: str, folder: Path) -> None:
         """Executes a statement that commits to the table once, and updates the table's history from this commit. `folder` is for files
-        that Spark reads. Raises TableError if the table has another owner, if its history lacks a batch, or if another commit has replaced
-        this one.
+        that Spark reads. Raises TableError if the table has another owner, if its history lacks a batch, or if the log has a commit of
+        another writer instead of the statement's commit.
         """
         table = self._opened()
         key = self._key_of_history(table)
@@ -151,8 +151,8 @@ class ReplayedTable:
 
 
 def put_back(table: ReplayedTable, column: str, values: RowValues) -> frozenset[int]:
-    """Sets `column` to the values, whose type is that of the column. Returns the numbers of the values whose rows were found. Raises
-    TableError if the table or its history cannot be written.
+    """Writes each value into `column` of its row. The values have the type of the column. Returns the numbers of the values whose rows were
+    found. Raises TableError if the table or its history cannot be written.
     """
     session, target = table.session, sql_text.delta_path(table.target.path)
     table.refuse_gone((column, *(values.names if values.keyed else ())))
@@ -199,8 +199,9 @@ def _meets(session: LakeSession, target: str, column: str, values: RowValues) ->
 def _chosen(target: str, on: str, values: RowValues) -> str:
     """Returns the SELECT of the values whose rows can be identified.
 
-    Values with the same order key and equal columns `named_<k>` form a group. A group is selected if it has as many values as there are
-    matching rows, and if all of its values are equal. The first value of a group has OCCURRENCE 1.
+    Values with the same order key and equal columns `named_<k>` (the columns that identify the row of a value) form a group. A group is
+    selected if it has as many values as there are matching rows, and if all of its values are equal. The first value of a group has
+    OCCURRENCE 1.
     """
     alike = f"PARTITION BY {', '.join([KEY_COLUMN, *_named(values)])}"
     ends = (f"{end}({VALUE_COLUMN}) OVER ({alike})" for end in ("min", "max"))

@@ -89,8 +89,8 @@ class Buffering:
         syncs them to disk. `passed` has the changes of parent rows that foreign keys pass on to each table. Raises TableError if this fails
         for a table: the run then derives no changes of foreign keys, and a repeated run derives them again.
 
-        If the restarts came last, a run could crash after it had marked a parent of such a table as complete. A repeated run would then
-        derive no changes for the table, and would not restart its snapshot.
+        The restarts come first, because the run may crash after it has marked a parent of a table in `lost` as complete. A repeated run
+        then derives no changes for this table, so it would not restart the table's snapshot.
         """
         tables = [table for table in self._tables if table.name in self.live]
         for name in lost:

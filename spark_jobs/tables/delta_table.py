@@ -105,8 +105,8 @@ class TableSize:
 
 class DeltaTable:
     """One table of the lake, read from its log. `app_id` is the app id of the table's transactions. `shard` is the shard that the caller
-    writes, if the table has shards. With `quick`, `local_log` reads the log if it can, and deltalake opens the table only when `log` is
-    needed.
+    writes, if the table has shards. With `quick`, the module `local_log` reads the log if it can, and deltalake opens the table only when
+    `log` is needed.
     """
 
     def __init__(
@@ -319,8 +319,8 @@ class DeltaTable:
         if mine := own_commit(commits, user_metadata):
             return counts_of(mine)
         done = self._reader.transaction_version(app_id) if app_id and self.snapshot.exists else None
-        # The transaction alone is no proof: Spark's checksum file (.crc) may name a transaction that the commit itself does not have. So
-        # the commits are checked too.
+        # The transaction version does not prove that another attempt made the commit, because Spark's checksum file (.crc) may name a
+        # transaction that the commit itself does not have. So the commits are checked too.
         another = any(is_another_try(each, user_metadata) for each in commits) if app_id else False
         if (app_id and (done is None or done < version)) or (commits and not another):
             raise LostCommitError(self.name, self.path, before)

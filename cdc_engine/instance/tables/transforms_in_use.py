@@ -1,5 +1,5 @@
-"""Stores which transform functions and salts an engine uses, and refuses to read rows with other functions or salts. Called by `wiring`,
-and by snapshots, repairs and backfills.
+"""Stores which transform functions and which salts of masks an engine uses, and refuses to read rows with other functions or salts. Called
+by `wiring`, and by snapshots, repairs and backfills.
 
 Snapshots, repairs and backfills run in other processes, which import the function and read the salt themselves. The function or the salt
 may have changed since the engine started, or may differ on the run's host. Without this check, the table would get rows that were made with

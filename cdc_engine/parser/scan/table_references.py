@@ -43,9 +43,9 @@ class TableReferences:
         self._by_map.clear()
 
     def reference(self, body: Bytes, position: Position) -> tuple[int, tuple[TableChange, ...]]:
-        """Returns (index in `versions` of the table of a table map, changes that stop tables). The index is NOT_CAPTURED if blocks do not
-        need the table's rows. `position` is the end of the table map event. A table stops at this position, before the first row event that
-        the lake does not get.
+        """Returns the index in `versions` of the table that a table map describes, and the changes that stop tables. The index is
+        NOT_CAPTURED if blocks do not need the table's rows. `position` is the end of the table map event. A table stops at this position,
+        before the first row event that the lake does not get.
 
         A table that is not captured is in `versions` if, through foreign keys, a change of its rows changes rows of captured tables. If
         such a table cannot be decoded, these captured tables stop.
@@ -90,7 +90,8 @@ class TableReferences:
             self._by_version[version] = len(self.versions)
             self.versions.append(version)
         index = self._by_version[version]
-        # The schema history is asked each time, because ALTER TABLE can change the table's storage engine without a new table version.
+        # Whether a ROLLBACK undoes rows of the table depends on its storage engine. The schema history is asked each time, because ALTER
+        # TABLE can change the storage engine without a new table version.
         if self._history.is_undone(version.database, version.table):
             self.not_undone.discard(index)
         else:

@@ -46,8 +46,9 @@ class Unpacker:
         self._begin = self._end = 0  # The offsets of the bytes in the arena that are not scanned yet.
 
     def inside(self, content: Content, begin: int) -> Generator[Block, None, ScanStatus]:
-        """Scans the events in `content`, and yields their blocks. The events get the file offset `begin`, and the last of them ends at the
-        end of the current event. Returns INCOMPLETE if all events were scanned, otherwise why the scan stopped.
+        """Scans the events in `content`, the decompressed content of the current event, and yields their blocks. Each event gets the file
+        offset `begin`. The position after the last event is the end of the current event. Returns INCOMPLETE if all events were scanned,
+        otherwise why the scan stopped.
         """
         state = self._state
         end, outer = int(state[at.FILE_END]), state[list(OUTER)]

@@ -48,7 +48,9 @@ class SharedPosition:
 
 @dataclasses.dataclass
 class _SharedSource:
-    """The parsers that share one server, and their dump. No dump begins before `quiet_until`, a value of `time.monotonic`."""
+    """The parsers that share one server, and their shared dump (`stream`). After a shared dump has failed, no other one begins before
+    `quiet_until`, a value of `time.monotonic`.
+    """
 
     sharers: set[Sharing] = dataclasses.field(default_factory=set)
     stream: SharedStream | None = None
@@ -148,8 +150,8 @@ def key_of(source: Source) -> tuple[str, ...]:
 
 
 def has_caught_up(position: Position, facts: ServerFacts) -> bool:
-    """Returns whether a stream has reached the end that the binlog had when the facts were read. A dump that was requested by GTID set
-    leaves out transactions only before that end.
+    """Returns whether a stream has reached the end that the binlog had when the facts were read. A dump by GTID set leaves out transactions
+    only before that end. After that end, the parser can join a shared dump, which has every event.
     """
     if not position.file or not facts.file:
         return False

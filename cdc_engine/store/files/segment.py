@@ -36,9 +36,10 @@ SUFFIX, FORMAT = ".events", 1
 
 @dataclasses.dataclass(eq=False)
 class Segment:
-    """An event file and its valid part. The segment begins at the position `start`, between two transactions. `mark` is the log's mark at
-    `start`. `before_bytes` is the number of valid bytes of the previous segment, and `size` the number of valid bytes of this segment.
-    Blocks begin at the offset `first`, after the first record, which has the checksum `seed`.
+    """An event file and its valid part. The segment begins at the position `start`, between two transactions. `mark` says how many
+    transactions, row events and bytes are before `start` since the store was created. `before_bytes` is the number of valid bytes of the
+    previous segment, and `size` the number of valid bytes of this segment. Blocks begin at the offset `first`, after the first record,
+    which has the checksum `seed`.
     """
 
     path: Path

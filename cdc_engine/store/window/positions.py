@@ -124,9 +124,9 @@ class WindowBlock:
 
 
 def kept(block: Block, start: WindowCount, key: Key, begun: Key | None, bytes_start: int = 0) -> WindowBlock:
-    """Returns the WindowBlock of a block. `start` is the window's count before the block, `key` the key of the last end of a transaction
-    before the block, and `bytes_start` the bytes of row events before the block. `begun` identifies the transaction that is open at
-    `start`.
+    """Returns the WindowBlock of a block. `start` is the window's count before the block. `key` is the key at which the last transaction
+    before the block ends. `bytes_start` is the number of bytes of row events before the block. `begun` identifies the transaction that is
+    open at `start`.
     """
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_bytes, dtype=np.int64)))
     if block.transaction_count:
@@ -151,9 +151,9 @@ def last_offset(each: WindowBlock, events: int) -> int:
 
 
 def ends_before(blocks: Sequence[WindowBlock], ended: WindowCount, events: int) -> bool:
-    """Returns whether a transaction has fewer row events than a reader has counted. According to the reader, the transaction begins at the
-    count `ended`, and has the window's row event with the number `events`. True if these blocks have the transaction's end before that row
-    event.
+    """Returns whether a reader has counted more row events of a transaction than the transaction has. The transaction begins at the count
+    `ended`. The last row event that the reader has counted is the window's row event with the number `events`. Returns False if the end of
+    the transaction is not in these blocks.
     """
     at = bisect.bisect_right(blocks, ended.transactions, key=lambda each: each.end.transactions)
     if at == len(blocks):

@@ -85,8 +85,8 @@ class Window:
         """Appends the part of a block that the window does not have yet. If the stream is read again from an earlier position, its first
         blocks add nothing. With `waits`, first waits until the reader has freed space.
 
-        Raises InterruptedError if the window is closed. Also raises it after another thread has called `drop_open`, until the putting
-        thread calls `drop_open` too.
+        Raises InterruptedError if the window is closed. Also raises it if another thread has dropped the open transaction (`drop_open`), so
+        that no rest of this transaction is appended. After the putting thread has called `drop_open` too, `put` works again.
         """
         with self._changed:
             self._enter()

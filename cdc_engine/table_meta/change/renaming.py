@@ -31,8 +31,8 @@ _REMAINS = (
 
 
 def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | None]:
-    """Returns name → the former name of the table that has this name after a RENAME TABLE, for each name in the statement. The former name
-    is None if no table has the name after the statement. `pairs` are (old, new), executed from left to right.
+    """Returns, for each name in a RENAME TABLE statement, the former name of the table that has the name after the statement. The former
+    name is None if no table has the name after the statement. `pairs` are (old, new), executed from left to right.
 
     If an old name occurs twice and no table gets the name in between, the session has a temporary table of this name (MariaDB). The first
     pair renames the temporary table, and is ignored.

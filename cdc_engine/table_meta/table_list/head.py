@@ -34,7 +34,7 @@ def share_of(record: str, text: str) -> int:
 
 
 def digest_of(shares: Iterable[int]) -> str:
-    """Returns the digest of a list from the numbers of its records (`share_of`)."""
+    """Returns the digest of a list of tables. `shares` has the result of `share_of` for each record of the list."""
     return f"{sum(shares) % (1 << DIGEST_BITS):0{DIGEST_BITS // 4}x}"
 
 
@@ -43,7 +43,7 @@ EMPTY_DIGEST = digest_of(())
 
 @dataclasses.dataclass(frozen=True)
 class ListChange:
-    """A change of the list, in which some records were written or removed. `before` is the digest of the list before the change."""
+    """A change of the list of tables, in which some records were written or removed. `before` is the list's digest before the change."""
 
     before: str
     records: tuple[str, ...]

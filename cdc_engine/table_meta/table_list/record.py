@@ -1,4 +1,4 @@
-"""Converts a table of the list to the text of its record and back. Pure functions. A value that equals its default is left out
+"""Converts one table of the list of tables to the text of its record and back. Pure functions. A value that equals its default is left out
 of the text.
 """
 

@@ -78,7 +78,9 @@ class GroupStreamPosition:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """Consecutive entries of one member in the merged stream. `forms` are the settings for the member's rows."""
+    """Consecutive entries of one member in the merged stream. `forms` are the settings that decide how the consumer sees the member's
+    rows.
+    """
 
     member: str
     chosen: tuple[Chosen, ...]
@@ -130,7 +132,7 @@ class GroupProgress:
 
 
 class GroupStream:
-    """The merged stream of a group for one consumer (`server.consumer.ConsumerStream`). If a member is silent for more than
+    """The merged stream of a group for one consumer. Implements `server.consumer.ConsumerStream`. If a member is silent for more than
     `wait_seconds`, the group continues without the member. If `wait_seconds` is None, the group waits forever. A member is silent while no
     changes arrive and the clock of its source does not advance.
 

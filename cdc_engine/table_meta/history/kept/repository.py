@@ -36,7 +36,7 @@ class RecordKind(enum.Enum):
     STOPPED = "stopped"  # The table is stopped from the record's position on.
     # The table was dropped. The record has the table's last schema, or no content if the schema is unknown.
     DROPPED = "dropped"
-    # Whether the OBJECT records have all triggers and views. Without a record of this kind, no trigger or view is known.
+    # Whether the OBJECT records have all triggers and views. Before the first OBJECTS record, it is unknown which triggers and views exist.
     OBJECTS = "objects"
     OBJECT = "object"  # The definition of a trigger or view. Without a definition, the record says that it was dropped.
     REWIND = "rewind"  # Invalidates all earlier records whose positions are after the position of the REWIND record.
