@@ -231,13 +231,16 @@ def _agreed(directory: Path, copied: Iterable[CopyName]) -> list[CopyName]:
 
 
 def _records(directory: Path) -> list[CopyName]:
-    paths = [*directory.glob(f"*{PREPARED}"), *directory.glob(f"*{COMMITTED}")]
+    return [_record(path) for path in (*directory.glob(f"*{PREPARED}"), *directory.glob(f"*{COMMITTED}"))]
+
+
+def _record(path: Path) -> CopyName:
+    """Parses the name of a file. Raises StagingError if the name does not have the form that this version of Sluice writes."""
     try:
-        return [CopyName.of(path) for path in paths]
+        return CopyName.of(path)
     except (ValueError, TypeError) as error:
         raise StagingError(
-            f"{directory} has a .prepared or .committed file that this version of Sluice did not write, because its "
-            f"name has another form ({error}): remove that file"
+            f"{path} is not a file that this version of Sluice wrote, because its name has another form: remove the file"
         ) from error
 
 

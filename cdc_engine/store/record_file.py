@@ -71,7 +71,9 @@ class RecordedFile:
             if not count or not self._left:
                 self._file.close()
         except (OSError, ValueError) as error:
-            raise BinlogFormatError(f"the record {self._path} of an XA transaction cannot be read: {error}") from error
+            raise BinlogFormatError(
+                f"the record {self._path} of an XA transaction cannot be read: {error}; correct the disk or the permissions of this file"
+            ) from error
         return count
 
 

@@ -181,7 +181,7 @@ def test_fault_a_transaction_without_rows_is_not_a_record_without_content(tmp_pa
 
 def test_fault_a_file_of_another_form_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "0123.prepared").write_bytes(b"")
-    with pytest.raises(StagingError, match="this version of Sluice did not write"):
+    with pytest.raises(StagingError, match=r"0123\.prepared is not a file that this version of Sluice wrote"):
         kept(tmp_path)
 
 
@@ -260,5 +260,5 @@ def test_ha_nothing_is_left_of_transactions_that_are_decided_or_forgotten(tmp_pa
 def test_ha_a_file_of_another_version_is_refused_at_the_start(tmp_path: Path) -> None:
     PreparedCopies(stored(tmp_path), 1).mark(CopyName("d", 1, 2))
     StoreFolder(f"{(tmp_path / 'store').as_uri()}/_sluice_prepared/shop", {}).write("d.1.2.3.prepared9", b"")
-    with pytest.raises(NotSharedError, match="this version of Sluice did not write"):
+    with pytest.raises(NotSharedError, match=r"0123\.prepared is not a file that this version of Sluice wrote"):
         on_host(tmp_path, "one", 2)

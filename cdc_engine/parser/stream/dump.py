@@ -162,8 +162,8 @@ def blocks_to_end(connection: SourceConnection, framer: PacketFramer) -> Iterato
         count = connection.receive_into(framer.space(), READ_TIMEOUT_SECONDS)
         if not count:
             raise SourceConnectionError(
-                f"{source.address} sent nothing for longer than the heartbeat period, although its binlog has more events: check the "
-                "network and the server"
+                f"{source.address} sent nothing for {READ_TIMEOUT_SECONDS} s, although its binlog has more events: check the network and "
+                "the server"
             )
         yield from framer.received(count)
     if framer.answer[:1] == SERVER_ERROR:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.spark_jobs.batch.run_batch import BatchContext, merge_batch
+from sluice.spark_jobs.batch.context import BatchContext
+from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.errors import MergeError, TableError
 from sluice.spark_jobs.session import open_sessions
 from sluice.spark_jobs.sql_text import delta_path
 from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import FoundTable, LakeWriter, Owner, TableRecord, refuse_unless_ours
 from tests.spark.conftest import Lake
-from tests.spark.staged import INSERT, Changes, Image, Schema, SchemaChange, Segment
-from tests.spark.tables.test_ddl_renamed_tables import Records
+from tests.spark.staged import INSERT, Changes, Image, Records, Schema, SchemaChange, Segment
 
 NAME = "shop.orders"
 OURS = Owner(ledger_id="0123456789ab", destination="shop", table=NAME)
