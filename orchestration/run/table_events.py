@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 class TableEvents:
-    """Reports the tables of a destination for one run. `shown` tells which of the tables have an asset of their own."""
+    """Reports to Dagster which tables of a destination a run has written, as materializations. `shown` tells which of the tables have an
+    asset of their own.
+    """
 
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str) -> None:
         self._context, self.shown = context, shown_tables(config, destination)

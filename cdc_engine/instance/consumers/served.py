@@ -77,7 +77,8 @@ def address_of(config: CanalServerConfig) -> Address:
     _ = access.hash_now()
     if config.user and not access.password_hash:
         raise ConfigurationError(
-            "canal_server.user has no password: set password_hash to the location of the hash of a password"
+            "canal_server.user has no password: set password_hash to the location of the hash of a password, for example to $NAME, if the "
+            "environment variable NAME has the hash"
         )
     if config.host not in LOOPBACK and not access.password_hash:
         raise ConfigurationError(

@@ -57,8 +57,9 @@ def is_wanted(config: DestinationConfig, directory: Path) -> bool:
 
 
 def begin(dependencies: NewStartDependencies) -> Position:
-    """Starts the destination again at the source's current position, and returns this position. Call it only while the stream is not read
-    and no batch is in flight. After a SluiceError, the destination's position is still lost.
+    """Starts a destination whose position is lost at the source's current position, and returns this position. Call it only while the
+    stream is not read and no batch is in flight. If it raises a SluiceError, the destination's position remains lost, and `begin` can be
+    called again.
     """
     snapshot, position = _schemas_now(dependencies)
     captured = TableFilter(dependencies.config.include, dependencies.config.exclude)

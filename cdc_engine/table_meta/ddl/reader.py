@@ -212,8 +212,8 @@ def _read_temporary_table(reading: FormReading) -> Statement:
 
 
 def _select_calls(reading: FormReading, begin: int) -> bool:
-    """Returns whether the SELECT of a CREATE TABLE calls a routine. `begin` is the cursor's index after the table's name. The cursor is at
-    the end of the statement.
+    """Returns whether the SELECT of a CREATE TABLE calls a routine. `begin` is the index of a token before the SELECT. The cursor is at the
+    end of the statement.
     """
     found = reading.cursor.since(begin)
     begin = next((index for index, token in enumerate(found) if token.word in _QUERIES), len(found))
