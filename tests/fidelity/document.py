@@ -159,7 +159,8 @@ Sluice computes the schema of each table from the DDL statements in the binlog. 
 
 - `tests/table_meta/ddl/test_ddl_corpus.py` executes some 1 300 statements. After each statement, it compares Sluice's schema with
   information_schema of the server.
-- `test_ddl_mutations.py` shows that some 30 000 mutations of these statements stop a table in a named state, or have no effect.
+- `test_ddl_mutations.py` passes some 30 000 random mutations of these statements to Sluice's parser. If Sluice cannot follow a mutated
+  statement, it must stop tables, or the engine, in a named state.
 
 If Sluice cannot parse a statement, the target tables of the statement stop in a named state, and other tables continue
 (`test_ddl_mistakes.py`). If Sluice cannot determine the target tables, all tables stop whose names occur in the statement. If the
@@ -214,8 +215,8 @@ Two kinds of system-versioned tables stop:
 
 ### Rows changed in statement form
 
-With `binlog_format` STATEMENT or MIXED, and for LOAD DATA, the binlog may contain a statement instead of row events. Sluice re-snapshots
-the tables whose rows the statement may change:
+With `binlog_format` STATEMENT or MIXED, the binlog may contain a statement, for example an UPDATE or a LOAD DATA, instead of row events.
+Sluice re-snapshots the tables whose rows the statement may change:
 
 | table | state |
 |---|---|
@@ -225,8 +226,8 @@ the tables whose rows the statement may change:
 | a table that the statement changes through triggers or views, if Sluice's account has the privileges TRIGGER and SHOW VIEW, which MIXED requires | STATEMENT_FORMAT |
 | all tables of a database, if the statement writes an unknown table of this database, which may be a view, and the account lacks TRIGGER and SHOW VIEW | STATEMENT_FORMAT |
 
-If the account lacks TRIGGER and SHOW VIEW, Sluice does not notice these changes. The changed tables continue without them until they are
-re-snapshotted:
+If the account lacks TRIGGER and SHOW VIEW, Sluice does not notice the following changes. The lake lacks these changes until the changed
+tables are re-snapshotted:
 
 - writes by a trigger of the table that the statement names;
 - writes by a function that such a trigger calls, or that a view in the statement calls;
