@@ -27,7 +27,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Operation(enum.IntEnum):
-    """The kind of a staged row image, named as in Delta's change data feed."""
+    """The kind of a staged row image. Delta's change data feed has the same four kinds."""
 
     INSERT = 1
     UPDATE_BEFORE = 2
@@ -132,7 +132,7 @@ class StatementSession:
     rows. A value that the event does not contain is empty, 0 or None.
 
     - `sql_mode`: the bits of sql_mode. `explicit_timestamps`: explicit_defaults_for_timestamp. `time_zone`: the session's time_zone.
-    - `started_us`: the value of CURRENT_TIMESTAMP in µs since 1970, in whole seconds unless the event has a `fraction` of the second.
+    - `started_us`: the value of CURRENT_TIMESTAMP in µs since 1970. If `fraction` is False, the event states only whole seconds.
     - `client`, `connection`, `server`: charset of the statement's text, of its literals (collation_connection), and of a database that is
       created without a charset (collation_server).
     - `flavour`: "mysql" or "mariadb".
@@ -156,8 +156,8 @@ NO_SESSION = StatementSession()
 # Facts about one transaction. `begin…` are of its first event (QUERY "BEGIN"), and `close…` of its last event (XID, or QUERY "COMMIT"):
 # offset in the file, length in bytes, and seconds since 1970. `begin` is -1 if there is no first event (a statement without BEGIN, or the
 # beginning of a file), and `xid` is -1 if a COMMIT ended the transaction. `thread` is the thread id of the session, and `server` the id of
-# the server that first executed the transaction. `committed` and `sequence` are the logical clock in MySQL's GTID event, or -1: the number
-# of the last transaction on which this transaction depends, and its own number in the file.
+# the server that first executed the transaction. `sequence` is the transaction's number in the file, and `committed` the number of the last
+# transaction on which it depends. Both come from MySQL's GTID event, and are -1 if they are unknown.
 FRAME_FIELDS = (
     *("begin", "begin_length", "begin_seconds", "thread"),
     *("close", "close_length", "close_seconds", "xid", "server"),
@@ -260,7 +260,7 @@ class Block:
 
     @property
     def event_bytes(self) -> Int64s:
-        """The bytes of each row event, including the SQL text that precedes it."""
+        """The number of bytes of each row event, with the rows query (SQL text) that precedes it."""
         if not len(self.query_event):
             return self.event_length
         found = self.event_length.copy()
@@ -422,7 +422,7 @@ class Holder:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZooKeeperServers:
     """The servers of a ZooKeeper ("host:port,…"), and how to log in. `password` is the location of the password, never the password itself.
-    `sasl` is a mechanism; empty means the scheme `digest`. With `tls`, `ca_file` contains the trusted authorities. Default: the system's.
+    `sasl` is a SASL mechanism, or empty for the scheme `digest`. With `tls`, the trusted authorities are in `ca_file`; None: the system's.
     """
 
     hosts: str = ""

@@ -162,8 +162,8 @@ class WokenSensors(SensorDaemon):
 
 @contextlib.contextmanager
 def _subscribed(workspace: IWorkspaceProcessContext[Any], wake: Wake) -> Iterator[None]:
-    """Sets `wake` each time the state of a code location of the workspace changes during the block. When `wake` is set, Dagster has already
-    loaded the location again.
+    """Sets `wake` each time the state of a code location of the workspace changes while the body of the `with` statement runs. When `wake`
+    is set, Dagster has already loaded the location again.
     """
     if not isinstance(workspace, WorkspaceProcessContext):
         yield

@@ -186,7 +186,7 @@ class SnapshotRecord:
         changed the table: changes that were buffered before it are no longer used. None keeps all buffered changes. `cause` is set if the
         cause may occur only RESTARTS_MAX times.
 
-        Counts a restart only if the reading has begun. So changes of the table cannot make a snapshot fail that has not read anything yet.
+        Counts a restart only if the reading has begun. So a snapshot that has read nothing yet cannot fail because of changes of the table.
         """
         counts = cause is not None and self.began_at is not None
         return self._to(

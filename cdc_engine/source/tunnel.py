@@ -129,7 +129,7 @@ def command(bastion: Bastion, host: str, port: int) -> list[str]:
 
 
 def failure_of(bastion: Bastion, output: str) -> SluiceError:
-    """Converts the error output of an ssh process that has ended to one of Sluice's errors."""
+    """Returns Sluice's error for an ssh process that has failed. `output` is the error output of the process."""
     lines = output.lower()
     if any(each in lines for each in _HOST_KEY):
         where = bastion.known_hosts_file or "~/.ssh/known_hosts"

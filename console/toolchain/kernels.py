@@ -79,8 +79,8 @@ def keep_kernels(cache: Cache) -> None:
 
 
 def _sources() -> dict[str, str]:
-    """Returns a digest for the path of each file that defines kernels. The digest covers this file and all of Sluice's files that it
-    imports, because the compiled code of the kernels depends on all these files.
+    """Returns the digest of each file that defines kernels, by the file's path. The digest covers this file and all of Sluice's files that
+    it imports, because the compiled code of the kernels depends on all these files.
     """
     return {
         str(file): _digest(_imported(file)) for file in _below_folders("*.py") if KERNEL.search(file.read_text("utf-8"))

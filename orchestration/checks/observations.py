@@ -48,7 +48,7 @@ class PublishedObservations:
     twice.
 
     `observed_at_seconds` is the time of the newest observation, in seconds since 1970. `failing` has the reason of each check whose newest
-    result is a failure, with the keys of `failures`. It is None if nothing was published yet.
+    result is a failure, with the keys of `failures`. `failing` is None if nothing was published yet.
     """
 
     observed_at_seconds: float = 0.0

@@ -33,7 +33,7 @@ Pairs = tuple[tuple[str, str], ...]
 class AlterationPlan:
     """The steps of an alteration, in the order of the fields. Column names are those at the time of the step.
 
-    - `kept` are dropped columns that the table still has afterwards.
+    - `kept` are columns that the source dropped and that the table still has afterwards.
     - `moves` and `renames` are pairs (name, new name). A move frees a name for another column; a rename gives a column its final name.
       `widened` are pairs (name, type).
     - `copies` are pairs (column, SQL expression over existing columns).

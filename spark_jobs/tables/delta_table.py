@@ -307,9 +307,9 @@ class DeltaTable:
         return counts_of(self._reader.history(1)[0])
 
     def own_commit(self, before: int, user_metadata: str, app_id: str = "", version: int = -1) -> CommitCounts:
-        """Finds the commit with this metadata after the version `before`, and returns its counts. Call `refresh` first. If the commit has a
-        transaction, `app_id` and `version` are those of the transaction. Returns empty counts if another attempt made the commit, or if a
-        commit without a transaction had nothing to change.
+        """Finds the commit that has `user_metadata` and is after the version `before`, and returns its counts. Call `refresh` first. If the
+        commit records a transaction of Delta (`txn`), `app_id` and `version` are those of the transaction. Returns empty counts if another
+        attempt made the commit, or if a commit without a transaction had nothing to change.
 
         Raises LostCommitError if a commit by another program replaced the commit: the log then has neither this commit nor a commit of
         another attempt. Spark drops a commit whose transaction it remembers, but it may remember a transaction that is not in the log. So

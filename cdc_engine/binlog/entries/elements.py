@@ -23,8 +23,8 @@ BEGIN, ROWS, END, QUERY = 0, 1, 2, 3
 # The index of a transaction that ends in a later block.
 OPEN_HERE = -1
 # A transaction without kept events is listed only in two cases: its time differs from that of the last listed one by more than this number
-# of microseconds, or more than EMPTY_COUNT_MAX such transactions were omitted. If `frames` is False, the same limits apply to beginnings
-# and ends of all transactions.
+# of microseconds, or more than EMPTY_COUNT_MAX such transactions were omitted. If the argument `frames` of `elements` is False, the same
+# limits decide for all transactions whether their beginnings and ends are listed.
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
 # Fields of the state that one range passes to the next range. BEGUN: how much of the open transaction is listed (see below). EMPTY_AT: time

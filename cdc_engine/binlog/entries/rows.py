@@ -95,8 +95,8 @@ class ShownRows:
 
 
 class TableEntries:
-    """Makes the entries of one table version. Raises ConsumerStoppedError if a column's layout is unknown, if a filter or mask does not fit
-    the table, or if conf/ transforms the table's rows.
+    """Makes the entries of one table version. Raises ConsumerStoppedError if a column's type cannot be decoded, if a filter or mask does
+    not fit the table, or if conf/ transforms the table's rows.
 
     `kept`: returns the indices of the captured columns; None means all columns. `key`: the key that conf/ declares, or empty for the
     table's own key.
@@ -141,13 +141,15 @@ class TableEntries:
         self._frame = _column_frames(ordinals, self.columns, self.texts, version.key)
 
     def entries(self, block: Block, chosen: Int64s, file: Bytes, marks: GtidMarks = NO_MARKS) -> Iterator[Entries]:
-        """Yields the entries of the row events `chosen` (ascending indices in the block), about CHUNK_BYTES_MAX of events at a time."""
+        """Yields the entries of the row events `chosen` (ascending indices in the block). Converts events of at most CHUNK_BYTES_MAX bytes
+        at a time, or one larger event.
+        """
         for shown in self.shown(block, chosen):
             yield self.written(shown, file, shown.row_counts, marks)
 
     def shown(self, block: Block, chosen: Int64s) -> Iterator[ShownRows]:
-        """Yields the images of the row events `chosen` (ascending indices in the block), about CHUNK_BYTES_MAX of events at a time. Skips
-        events whose rows are all filtered out.
+        """Yields the images of the row events `chosen` (ascending indices in the block). Converts events of at most CHUNK_BYTES_MAX bytes
+        at a time, or one larger event. Skips events whose rows are all filtered out.
         """
         lengths = np.cumsum(block.event_length[chosen])
         first = 0

@@ -68,7 +68,7 @@ class ShownRules:
         self, block: Block, chosen: Int64s, images: Images, facts: EventFacts
     ) -> tuple[Images, EventFacts, Int64s]:
         """Removes the images that do not meet the filter, and sets values with a `null` mask to NULL. `chosen`: the indices of row events
-        in the block. `images`, `facts`: the images and facts of these events. Returns (the other images, the facts with one value per
+        in the block. `images`, `facts`: the images and facts of these events. Returns (the remaining images, the facts with one value per
         entry, the index in `chosen` of each entry's event).
         """
         images = self._without_nothing(images)
@@ -93,7 +93,7 @@ class ShownRules:
         )
 
     def masked(self, shown: Sequence[TextValues]) -> list[TextValues]:
-        """Returns the texts of all columns with the masks applied. `shown` has the unmasked texts, one entry per column."""
+        """Returns the texts of all columns with the masks applied. `shown` has the unmasked texts of each column."""
         return [
             TextValues(self._masks[slot].shown(each.array.cast(pa.string()))) if slot in self._masks else each
             for slot, each in enumerate(shown)
@@ -149,7 +149,7 @@ def _outcomes(kinds: Int8s, side: Int8s, met: Chosen) -> tuple[Int8s, Chosen]:
 
 
 def _renumbered(differences: Int64s, shown: Chosen) -> Int64s:
-    """Returns the differences of the images that `shown` keeps, with the images' new indices."""
+    """Returns the columns of `Images.differences` that belong to the images that `shown` keeps, with the new indices of these images."""
     left = differences[:, shown[differences[ROW]]].copy()
     left[ROW] = (np.cumsum(shown) - 1)[left[ROW]]
     return left

@@ -56,7 +56,7 @@ class StoredStreams:
         after `position`. It is before `position` if the last transaction before `position` is not stored, such as one without rows.
 
         Compares executed sets, because offsets do not show whether the files lack transactions. For example, if the engine requested its
-        stream by GTID set, the server sent no transactions of this set.
+        stream by GTID set, the server did not send the transactions in this set, and the files lack them.
         """
         if key_of(there) == key_of(position):
             return not another_file(there, position) and same_executed(there.gtid_set, position.gtid_set)
@@ -78,9 +78,9 @@ class StoredStreams:
 
 
 class StoredStream:
-    """Reads the store's files for one consumer (`consumer_stream.OwnStream`). `reader` reads the changes after `begin`. If the files end
-    before the first `read` has found a change, `read` calls `spent`. The consumer's next stream then reads the source, instead of finding
-    nothing in the files again.
+    """Reads the store's files for one consumer. Implements `consumer_stream.OwnStream`. `reader` reads the changes after `begin`. If the
+    files end before the first `read` has found a change, `read` calls `spent`. The consumer's next stream then reads the source, instead of
+    finding nothing in the files again.
     """
 
     def __init__(

@@ -136,7 +136,7 @@ def end_dropped(stop: StoppedTable, cursor: Position, dependencies: ResnapshotDe
     snapshot, if there is one. The Delta table keeps the rows that it had at the stop. Returns False if the table was not dropped before the
     cursor.
 
-    The stop is removed from the ledger last, so that after a crash between these writes the next check tries again.
+    The stop is removed from the ledger last. So after a crash before this write, the table is still stopped, and the next call tries again.
     """
     if not dependencies.forget_dropped(stop, cursor):
         return False
@@ -163,8 +163,8 @@ def _continue_from_cursor(stop: StoppedTable, cursor: Position, why: str) -> Sna
 def schema_after(
     stop: StoppedTable, there: KnownTable, query_schema: Callable[[], TableSchema | None]
 ) -> TableSchema | None:
-    """Returns the schema of a stopped table at the position where the stream continues. Returns None if the schema is unknown, or if the
-    binlog has no row events for the table's changes.
+    """Returns the schema of a stopped table at the position where the stream continues. Returns None if the table was dropped, if the
+    schema is unknown, or if the binlog has no row events for the table's changes.
 
     `there` is what the schema history knows about the table. `query_schema` returns the source's schema, or None if a later statement has
     changed the table.

@@ -98,14 +98,14 @@ class SnapshotDecisions:
         self._tables = SourceTables(config, destination)
 
     def open(self) -> list[SnapshotRecord]:
-        """Returns the open snapshots, which a run can read or publish now or later. Raises MetaError if the record store does not
-        answer.
+        """Returns the open snapshots that a run can read or publish, now or later. Leaves out paused and failed snapshots. Raises MetaError
+        if the record store does not answer.
         """
         return [each for each in self._records.all() if each.has_work]
 
     def now(self) -> Iterator[tuple[SnapshotRecord, StepDecision]]:
-        """Yields the record of each open snapshot with the decision about its next step. Raises MetaError if the record store does not
-        answer.
+        """Yields the record of each snapshot that `open` returns, with the decision about its next step. Raises MetaError if the record
+        store does not answer.
 
         If a setting of the table is invalid, yields the step WAIT with the error. If an unexpected error prevents the decision, yields the
         step READ. A run then reads the table and reports the error.
@@ -117,8 +117,8 @@ class SnapshotDecisions:
 
 
 def decisions(config: SluiceConfig, destination: str) -> list[tuple[SnapshotRecord, StepDecision]]:
-    """Returns the record of each open snapshot of a destination, with the decision about its next step. Raises MetaError if the record
-    store does not answer.
+    """Returns the record of each open snapshot of a destination that is neither paused nor failed, with the decision about its next step.
+    Raises MetaError if the record store does not answer.
     """
     return list(SnapshotDecisions(config, destination).now())
 
@@ -244,8 +244,8 @@ class SourceTables:
         policy = self._policy(table)
         refuse_other_functions({table.name: policy}, self._directory)
         now = self._reading_now()
-        # Reads tables with a key from the replica. Tables without a key are read from the source: their rows need an exact position, and
-        # positions in the replica's own binlog cannot be compared with the stream's position.
+        # Reads a table with a key from the replica that conf/ names (`reader`), if any. Reads a table without a key from the source: its
+        # rows need an exact position, and positions in the replica's own binlog cannot be compared with the stream's position.
         replica = reader_of(now) if table.key else None
         server = replica or source_of(now)
         return SourceTable(

@@ -166,7 +166,7 @@ class PacketFramer:
             raise BinlogFormatError("the server sent a packet that is not an event")
         length = int.from_bytes(self._buffer[header + LENGTH_AT : header + LENGTH_AT + 4].tobytes(), "little")
         if not limits.PACKET_BYTES_MAX - 1 <= length <= limits.EVENT_BYTES_MAX:
-            raise BinlogFormatError(f"an event of {length} bytes does not have the length of its packets")
+            raise BinlogFormatError(f"an event states {length} bytes, which contradicts the length of its packets")
         self._large = LargeEvent(length)
         return True
 

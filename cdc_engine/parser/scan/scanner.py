@@ -172,8 +172,8 @@ class Scanner:
         self._state[at.ELSEWHERE] = 0
 
     def _events(self, buffer: Bytes) -> Generator[Block, None, ScanStatus]:
-        """Scans the events up to LIMIT, and yields their blocks. Also handles the events that the kernel does not handle. Returns why the
-        scan stopped.
+        """Scans the events up to the offset state[LIMIT], and yields their blocks. Also handles the events that the kernel does not handle.
+        Returns why the scan stopped.
         """
         while True:
             verdict = self._scan(buffer)

@@ -217,8 +217,8 @@ class EventLog:
         return self._at.complete if self._drops else self._at.mark
 
     def after(self, segment: Segment) -> Segment | None:
-        """Returns the segment that follows `segment`, or None if there is none yet (`reader.Segments`). Raises FileNotFoundError if the
-        following segment was removed.
+        """Returns the segment that follows `segment`, or None if there is none yet. Raises FileNotFoundError if the following segment was
+        removed. Implements `reader.Segments`.
         """
         segments = self._segments
         index = segment.number + 1 - segments[0].number

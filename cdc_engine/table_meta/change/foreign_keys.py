@@ -69,7 +69,7 @@ def of_altered(
     engine does not support foreign keys.
 
     If MariaDB copies the rows for a statement that also renames the table, it loses the foreign keys that the table had. The binlog does
-    not tell whether it copied the rows, so these foreign keys get a `doubt`. Foreign keys that change no row get none.
+    not tell whether it copied the rows, so these foreign keys get a `doubt`. Foreign keys that change no row get no `doubt`.
     """
     if after.engine:
         return ()
@@ -125,8 +125,8 @@ def pointing(
 ) -> TableSchema:
     """Returns the table with foreign keys that use the new names of their parents and of the parents' columns.
 
-    `tables` has old → new table name. `columns` has, by the parent's old table name, the new name of each renamed column by its old name in
-    lower case.
+    `tables`: old → new table name. `columns`: old name of the parent table → (old column name in lower case → new column name), for the
+    renamed columns.
     """
     found = []
     for each in schema.foreign_keys:

@@ -108,7 +108,7 @@ def test_a_large_packet_moves_once_not_with_every_read() -> None:
 @pytest.mark.parametrize("length", [20, PACKET_MAX - 2, (1 << 30) + 1, 0xFFFFFFFF])
 def test_a_lying_length_in_a_large_packet_is_an_error_not_an_allocation(length: int) -> None:
     event = bytes(9) + length.to_bytes(4, "little") + bytes(6) + bytes(1000)
-    with pytest.raises(BinlogFormatError, match="does not have the length of its packets"):
+    with pytest.raises(BinlogFormatError, match="contradicts the length of its packets"):
         pour(b"\xff\xff\xff\x01\x00" + event, [5000], 1 << 16)
 
 

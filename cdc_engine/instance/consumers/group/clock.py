@@ -81,8 +81,8 @@ class MemberClock:
         return answers[-1].now_us if answers else 0
 
     def reached_us(self, stream_state: StreamState | None) -> int:
-        """Returns the latest time before which the stream has read every commit of the source, in µs since 1970. Returns 0 if no such time
-        is known yet.
+        """Returns up to which time (exclusive) the stream has read all commits of the source, in µs since 1970. Returns 0 if no such time
+        is known yet. `stream_state` says how far the stream has read.
         """
         return max((each.before_us for each in list(self._answers) if each.holds(stream_state)), default=0)
 

@@ -12,9 +12,9 @@ from sluice.cdc_engine.instance.consumers.group.group_stream import GroupStreamP
 
 
 class GroupPositionCodec:
-    """Encodes the positions of a group's consumer for a broker, and compares committed positions with the acked one
-    (`server.consumer.PositionCodec`). `identity` returns the consumer's identity. `counting` returns the epoch and table filter of a
-    member, or raises SluiceError if the member does not run in this process.
+    """Encodes the positions of a group's consumer for a broker, and compares committed positions with the acked position. Implements
+    `server.consumer.PositionCodec`. `identity` returns the consumer's identity. `counting` returns the epoch and table filter of a member,
+    or raises SluiceError if the member does not run in this process.
     """
 
     def __init__(self, identity: Callable[[], str], counting: Callable[[str], Counting]) -> None:
