@@ -14,8 +14,8 @@ imports.
 DEFINITIONS = "sluice.orchestration.definitions"
 MAIN_WAIT_SECONDS = 5.0
 
-# The modules that a run imports, as PYTHONPROFILEIMPORTTIME lists them. The fork server ignores a name that does not exist, so a test
-# checks that each module exists.
+# The modules that the fork server imports in advance: those that a run imports, as PYTHONPROFILEIMPORTTIME lists them. The fork server
+# ignores a name that does not exist, so a test checks that each module exists.
 WARM_MODULES = (
     "dagster._grpc.server",
     "dagster._core.execution.api",

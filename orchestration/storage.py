@@ -217,8 +217,8 @@ class KeptSchedules(KeptConnections, SqliteScheduleStorage):
     def purge_ticks(
         self, origin_id: str, selector_id: str, before: float, tick_statuses: Sequence[TickStatus] | None = None
     ) -> None:
-        """Removes ticks with these statuses that are older than `before`. Does nothing if this was done for the same sensor and statuses
-        less than PURGE_SECONDS ago.
+        """Removes ticks with these statuses that are older than `before` (seconds since 1970). Does nothing if this was done for the same
+        sensor and statuses less than PURGE_SECONDS ago.
         """
         key, now = (selector_id, frozenset(tick_statuses or ())), time.monotonic()
         if now - self._purged.get(key, -math.inf) >= PURGE_SECONDS:

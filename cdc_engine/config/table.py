@@ -190,8 +190,8 @@ class TableConfig(AssetOfTable, Strict):
     def _nothing_unmasked(self) -> TableConfig:
         if self.has_rules and self.undecodable == "quarantine":
             raise ValueError(
-                "rows, masks and transform require undecodable: stop, because quarantine would store the values of masked columns, and "
-                "Sluice cannot check `rows` for a row with an undecodable value"
+                "rows, masks and transform require undecodable: stop. With undecodable: quarantine, Sluice would store the values of "
+                "masked columns, and could not check the condition `rows` for a row with an undecodable value"
             )
         if len({column.lower() for column in self.masks}) < len(self.masks):
             raise ValueError("masks has a column twice (names are case-insensitive): remove one")

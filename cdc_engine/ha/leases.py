@@ -186,8 +186,8 @@ def _holder(location: LedgerLocation, name: str) -> Holder | None:
 # Cached: a new watcher would have to watch the lock's record for the length of a session before it knows that the holder is dead.
 @functools.cache
 def _watcher(location: LedgerLocation, name: str) -> LockWatcher:
-    """Returns this process's only watcher of a lock. A watcher needs the length of a session to find out whether the holder is alive,
-    because it must see whether the version of the lock's record changes.
+    """Returns this process's only watcher of a lock. The watcher considers the lock's holder dead if the version of the lock's record has
+    not changed for the length of a session.
     """
     return LockWatcher(record_store(location), name, location.session_seconds)
 

@@ -84,7 +84,9 @@ def request_new_start(destination_dir: Path) -> None:
 
 
 def new_start_requested(destination_dir: Path) -> bool:
-    """Returns whether a new start is requested. Raises MetaError if the record store does not answer."""
+    """Returns whether an operator has requested a new start of the engine (`request_new_start`). Raises MetaError if the record store does
+    not answer.
+    """
     return record_store(destination_dir).get(BEGIN_FILE) is not None
 
 

@@ -132,7 +132,7 @@ class SnapshotRecords:
 
     def cascades(self, record: SnapshotRecord) -> StoredFiles:
         """Returns the location of buffered changes of parent tables, which foreign keys pass on to rows of the snapshot's table. The
-        location changes when that of `changes` does.
+        location changes when `buffered_after` of the record changes, like the location that `changes` returns.
         """
         return self._stored_files(record.name, f"{record.snapshot_id}-cascades-{record.buffered_after}")
 
@@ -186,8 +186,8 @@ class SnapshotRecords:
         self._sweep(name, lambda folder: "-chunks-" not in folder)
 
     def sweep(self, name: str) -> None:
-        """Removes files that a table's snapshot no longer needs: the files of other generations, and all files of a snapshot that ended.
-        Raises MetaError.
+        """Removes files that a table's snapshot no longer needs. If the snapshot is open, keeps the buffered changes and chunks that its
+        record names. If the snapshot has ended, keeps no files. Raises MetaError if the record cannot be read or a store does not answer.
         """
         self._sweep(name, lambda _: True)
 

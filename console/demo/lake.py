@@ -135,8 +135,8 @@ def freshness_seconds(path: Path, after_version: int) -> list[float]:
 
 
 def percentile(ascending: list[float], share: float) -> float | None:
-    """Returns a percentile of `ascending`, values in ascending order. `share` is the percentile as a number from 0 to 1. The result is the
-    smallest of the values that is greater than or equal to at least this share of all values, rounded to two decimals. Returns None if
+    """Returns a percentile of `ascending`, values in ascending order. `share` is the percentile as a number from 0 to 1, for example 0.95.
+    The result is the smallest value v such that at least this share of all values is at most v, rounded to two decimals. Returns None if
     there are no values.
     """
     if not ascending:

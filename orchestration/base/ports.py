@@ -143,8 +143,8 @@ class EngineHost(Protocol):
 
 
 class EngineAwayError(SluiceError):
-    """Raised if no engine process answers, or if it rejects the caller. The engine may nevertheless have executed the request, or may
-    execute it later.
+    """Raised if no engine process answers, or if the engine process rejects the caller. The engine may nevertheless have executed the
+    request, or may execute it later.
     """
 
     code = "ENGINE_AWAY"

@@ -1,5 +1,5 @@
-"""Builds Sluice's definitions for a user's code location. `SluiceComponent` and `sluice.build_definitions` call this module, which starts
-nothing.
+"""Builds Sluice's definitions for a user's code location. `SluiceComponent` and `sluice.build_definitions` call this module. Building the
+definitions starts neither engines nor Spark.
 
 A run builds its definitions later than the code server that requests the run, and must find the same tables and steps. Therefore the code
 server writes the texts of conf/ and the lists of tables to files, and its runs read those files.
@@ -140,7 +140,12 @@ def _in_use(files: ConfFiles) -> InUse:
     try:
         _write_down(in_use)
     except OSError as error:  # For example, `dg check` may run on a read-only file system.
-        log.warning("runs read conf/ themselves, because %s cannot be written: %s", in_use.config.data_dir, error)
+        log.warning(
+            "the settings for runs cannot be written to %s: %s; runs read conf/ instead. Make the folder writable if this process starts "
+            "runs",
+            in_use.config.data_dir,
+            error,
+        )
     return in_use
 
 
@@ -179,7 +184,8 @@ def _discover(config: SluiceConfig) -> None:
             discover(config, name)
         except (SluiceError, OSError) as error:
             log.warning(
-                "%s: the tables have no assets until the engine has listed them and the code location is reloaded: %s",
+                "%s: the tables of the source could not be listed: %s; the tables get assets when the engine has listed them and the code "
+                "location is reloaded",
                 name,
                 error,
             )

@@ -175,8 +175,7 @@ class Play:
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes of
     each table, in order. `errors` has the error of each table whose changes cannot be derived. `passed` has the changes that the
-    publication of a buffered table applies. `lost` says why rows of a buffered table must be read again. In this class, the tables below
-    a table are its children, their children, and so on.
+    publication of a buffered table applies. `lost` says why rows of a buffered table must be read again.
     """
 
     def __init__(
@@ -236,7 +235,7 @@ class Play:
             self._put_image(table, image)
 
     def _put_image(self, table: _Table, image: Image) -> None:
-        """Adds an image's row. Columns that the image lacks get the existing row's values. Without such a row, the new row is `stale`."""
+        """Adds an image's row. Columns that the image lacks get the existing row's values; without an existing row, the row is `stale`."""
         there = table.rows.get(table.key_of(image.values)) if table.key else None
         there = table.moving if image.moved else there
         known = {**there.values, **image.values} if there else image.values
@@ -297,17 +296,17 @@ class Play:
             return []
 
     def _pass_on(self, event: Event, change: Passed) -> None:
-        """Called if the child has a running snapshot. Adds `change` to `passed`, so that the publication of the snapshot applies it. If the
-        publication cannot apply it, records that the child's rows must be read again. Does neither if an earlier attempt has buffered the
-        change. Also refuses the tables below the child, because their changes cannot be derived before the publication.
+        """Called if the child has a running snapshot. Adds `change` to `passed`, so that the snapshot's publication applies it. If the
+        publication cannot apply it, records that the child's rows must be read again. Does neither if an earlier attempt has buffered
+        `change`. Calls `_refuse_child` for the child's own children, because their changes cannot be derived before the publication.
         """
         cascade, child = change.cascade, change.cascade.child_name
         for below in event.cascades:
             if below.parent_name != child or below.child_name not in event.live or not goes_on(change, below):
                 continue
             if below.child_name not in self._buffered:
-                # The table below is not buffered, so it gets an error in this batch. If the child's snapshot were published before the
-                # batch is repeated, the repeated run would derive nothing for the table below. So the child's rows are read again.
+                # The table `below.child_name` has no running snapshot, so it gets an error in this batch. If `child` were published before
+                # the batch is repeated, the repeated run would derive no changes of this table. So the rows of `child` are read again.
                 self._read_again(
                     event,
                     child,
@@ -324,8 +323,8 @@ class Play:
             self.passed[child].append(change)
 
     def _read_again(self, event: Event, table: str, why: str, through: str = "") -> None:
-        """Records that the rows of a buffered table must be read from the source again, unless the event's changes are buffered already.
-        Refuses the tables below this table, because its changes are unknown. `through` names a buffered parent that is the cause, if any.
+        """Records that the rows of `table`, which has a running snapshot, must be read again, unless the event's changes are buffered
+        already. Calls `_refuse_children`, because changes of `table` are unknown. `through`: the parent whose snapshot is the cause.
         """
         if event.at.order_key > self._buffered[table]:
             known = self.lost.get(table)
@@ -335,7 +334,8 @@ class Play:
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
         """Called if an earlier attempt has merged the child table of `cascade`, and the images that the attempt derived no longer exist. So
-        it is unknown which rows of the child table the event changed. Refuses the child table's children that lack these changes.
+        it is unknown which rows of the child table the event changed. Calls `_refuse` for the child table's own children that lack the
+        event's changes.
         """
         for below in event.cascades:
             if (
@@ -353,7 +353,7 @@ class Play:
         return has.get(table, event.at.order_key) < event.at.order_key
 
     def _refuse(self, event: Event, table: str, error: TableError) -> None:
-        """Records that the changes of a table and of the tables below it cannot be derived. Buffered tables are read again instead."""
+        """Records an error for `table`, and calls `_refuse_children`. If `table` has a running snapshot, calls `_read_again` instead."""
         if table in self._buffered:
             self._read_again(event, table, without_advice(error.reason))
             return
@@ -369,8 +369,8 @@ class Play:
                     self._refuse_child(event, cascade)
 
     def _refuse_child(self, event: Event, cascade: Cascade) -> None:
-        """Called if not all changes of the parent of `cascade` are known. A buffered child is read again, and any other child gets an
-        error. If only the parent is buffered and the lake has the event's changes of the child, only the child's own children are refused.
+        """Called if not all changes of the parent of `cascade` are known. A child with a running snapshot is read again. Any other child
+        gets an error, unless the lake has the event's changes of the child and only a running snapshot of the parent is the reason.
         """
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:

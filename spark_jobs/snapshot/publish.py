@@ -401,17 +401,17 @@ def _statement(given: Publication, before: DeltaSnapshot, rows: publish_sql.Rows
 
 
 def _check_completed(session: LakeSession, given: Publication) -> None:
-    """Raises ColumnsDifferError if a row has a value that neither its images nor the row that was read have. All rows must then be read
-    again.
+    """Raises ColumnsDifferError if the value of a column is unknown for a row: the row's images lack the column, and the snapshot did not
+    read the row. All rows must then be read again.
 
-    For a row that was inserted during the snapshot, no value is taken from the row that was read, because this may be an earlier row with
-    the same key.
+    A row that was inserted during the snapshot counts as not read, because the row that the snapshot read may be an earlier row with the
+    same key.
     """
     query = publish_sql.incomplete(_rows(given, partial=True))
     count = int(session.spark.sql(query).collect()[0][0])
     if count:
         raise ColumnsDifferError(
-            f"{count} rows were inserted or updated during the snapshot, and the values of columns that their row images lack are unknown"
+            f"{count} rows were inserted or updated during the snapshot, and their row images lack columns whose values are unknown"
         )
 
 

@@ -110,7 +110,8 @@ def _table_id(log: Path, newest: int, seen: _Seen | None) -> str:
     for version in range(newest, max(newest - COMMITS_MAX, -1), -1):
         if seen is not None and seen.version == version and seen.stamp and seen.stamp == _stamp(seen.path, version):
             return seen.table_id
-        # All actions are parsed, because a damaged commit must be found although it has no id.
+        # Parses all lines, even after the line with the id. A damaged line raises ValueError, and the caller then opens the table with
+        # deltalake, which reports the damage.
         actions = [json.loads(line) for line in (log / f"{version:020d}.json").read_bytes().splitlines()]
         if not actions:
             return ""

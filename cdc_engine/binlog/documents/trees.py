@@ -1,9 +1,9 @@
 """Kernels that convert a binary JSON document to a tree of nodes, which `changes` modifies, and that print the tree.
 
-`nodes` (int64, rows of NODE_FIELDS) contains the tree of one document and the trees of the values that differences put into it. The node of
-a scalar has the scalar's offset. The node of an object or array has the number of its first child, and each child has the number of the
-next child. Keys and scalars stay in `buffer`. For documents that no server writes, the kernels return LEFT, and the Python parser
-(`json_diff`) handles these documents.
+`nodes` (int64, rows of NODE_FIELDS) contains the tree of one document, and the trees of the values that JSON differences (partial updates)
+put into the document. The node of a scalar has the scalar's offset. The node of an object or array has the number of its first child, and
+each child has the number of the next child. Keys and scalars stay in `buffer`. For a document that no server writes, for example with
+unsorted keys, the kernels return LEFT, and the Python parser (`json_diff`) handles the document.
 """
 # ruff: noqa: PLR0917 - a kernel takes each array as an argument
 

@@ -291,8 +291,8 @@ def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _end_of_names(status: bytes, at: int) -> int:
-    """Returns the offset after the invoker's user and host, or after the names of the changed databases. If the names are truncated,
-    returns 0 or an offset after the end of `status`. The variable's code is at `at` - 1.
+    """Returns the offset after the value of the status variable _INVOKER (user and host) or _DATABASES (names of changed databases). The
+    value begins at `at`. If the value is truncated, returns 0 or an offset after the end of `status`.
     """
     if status[at - 1] == _INVOKER:
         for _ in range(2):

@@ -107,8 +107,8 @@ OF_PROCESS = SharedStreams()
 
 
 class Sharing:
-    """The object through which one parser shares a dump. After the parser could not read a shared dump, `reader` returns None for
-    QUIET_SECONDS.
+    """The object through which one parser shares a binlog dump with other parsers of the same server. After a call of `refused`, `reader`
+    returns None for QUIET_SECONDS.
     """
 
     def __init__(self, streams: SharedStreams, source: Source) -> None:

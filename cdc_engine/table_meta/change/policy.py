@@ -227,7 +227,7 @@ def _unresolved(_database: str, _table: str, _order_key: int, _reason: str, _pos
 
 
 def _unnoted(_pending: PendingChange) -> None:
-    """Does nothing. Used by a schema history whose pending schema changes no operator reviews."""
+    """Does nothing. Used for a schema history if no operator reviews its pending schema changes."""
 
 
 def _nothing_forgotten(_order_key: int) -> None:

@@ -51,8 +51,8 @@ class ListChange:
 
 @dataclasses.dataclass(frozen=True)
 class ListHead:
-    """The head of a list of tables, which readers read first. `count` is the number of captured tables. `changes` are the last changes of
-    the list, oldest first.
+    """The head of a list of tables. Readers read the head first, to find out which records of the list have changed. `digest` is the digest
+    of the whole list, and `count` the number of captured tables. `changes` are the last changes of the list, oldest first.
     """
 
     digest: str = EMPTY_DIGEST
@@ -71,8 +71,8 @@ class ListHead:
         return None
 
     def after(self, digest: str, count: int, records: Iterable[str]) -> ListHead:
-        """Returns the head after some records have changed. The oldest changes are dropped if the head would name more than CHANGED_MAX
-        records.
+        """Returns the head after a change of the list. `digest` and `count` are those of the changed list. `records` are the names of the
+        records that changed. Drops the oldest changes if the head would name more than CHANGED_MAX records.
         """
         changes = (*self.changes, ListChange(self.digest, tuple(records)))
         while changes and sum(len(change.records) for change in changes) > CHANGED_MAX:
@@ -85,8 +85,8 @@ class ListHead:
 
 
 def head_of(text: str, where: str) -> ListHead | TableList:
-    """Parses a head. Returns a TableList if an earlier version of Sluice stored the whole list in place of the head. `where` is the
-    record's location for messages. Raises MetaError if the text cannot be parsed.
+    """Parses the head of a list of tables. Returns a TableList if an earlier version of Sluice stored the whole list in place of the head.
+    `where` is the record's location for messages. Raises MetaError if the text cannot be parsed.
     """
     try:
         content = json.loads(text)
