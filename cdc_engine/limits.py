@@ -49,7 +49,7 @@ SNAPSHOT_SILENCE_SECONDS_MAX = 3600
 # After some nine probes without an answer, the operating system drops the connection.
 KEEPALIVE_IDLE_SECONDS = 60
 KEEPALIVE_AGAIN_SECONDS = 15
-# The wait before the first reconnection. This wait doubles after each failure, with jitter, up to RECONNECT_SECONDS_MAX.
+# The wait before a parser reconnects for the first time. The wait doubles after each failure, with jitter, up to RECONNECT_SECONDS_MAX.
 RECONNECT_SECONDS_MIN = 0.5
 RECONNECT_SECONDS_MAX = 20.0
 # How long a parser waits before it restarts after a temporary error, for example a full disk, or another replica with the same server id.

@@ -91,5 +91,7 @@ def new_start_requested(destination_dir: Path) -> bool:
 
 
 def begin_done(destination_dir: Path) -> None:
-    """Removes the request for a new start, because it was executed or withdrawn. Raises MetaError if the record store does not answer."""
+    """Removes the request for a new start (`request_new_start`). Called after the request was executed or withdrawn. Raises MetaError if
+    the record store does not answer.
+    """
     record_store(destination_dir).remove(BEGIN_FILE)

@@ -149,7 +149,9 @@ class SnapshotRecords:
             return max((int(count) for count in counts if count.isdigit()), default=0)
 
     def chunks(self, record: SnapshotRecord) -> StoredFiles:
-        """Returns the location of the chunks of the record's generation."""
+        """Returns the location of a snapshot's chunks. The location changes when `generation` of the record rises: all rows are then
+        read again.
+        """
         return self._stored_files(record.name, f"{record.snapshot_id}-chunks-{record.generation}")
 
     def reading(self) -> Lock:

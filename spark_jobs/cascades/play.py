@@ -370,7 +370,7 @@ class Play:
 
     def _refuse_child(self, event: Event, cascade: Cascade) -> None:
         """Called if not all changes of the parent of `cascade` are known. A child with a running snapshot is read again. Any other child
-        gets an error, unless the lake has the event's changes of the child and only a running snapshot of the parent is the reason.
+        gets an error, unless the parent has a running snapshot and the lake already has the event's changes of the child.
         """
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:
