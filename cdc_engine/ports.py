@@ -156,8 +156,8 @@ class Stager(Protocol):
 
     def __call__(self, batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
         """Stages `batch` as the delivery that `record` describes. When the call returns, the files are on disk, in a directory of their
-        own. The delivery can have several parts. After a part is staged, `more` is called with this part and returns the next part, until a
-        part is empty.
+        own. `batch` may be only the first part of the delivery. After each part is staged, calls `more` with this part. `more` returns the
+        next part, or an empty batch after the last part.
 
         The same batch gives the same files. If the call raises a SluiceError, no files are left, and the batch can be staged again.
         """

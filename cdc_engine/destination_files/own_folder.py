@@ -34,7 +34,7 @@ class OwnFolder:
         self._own = "" if self._noted else _id_of(directory)
         last = {} if self._noted else _read(directory)
         self._last_host = str(last.get("host", ""))
-        #: Whether this folder is the one that was used last.
+        #: Whether the last engine of the destination used this folder. Also True if no engine has recorded its folder yet.
         self.is_last: bool = not last or last.get("id") == self._own
 
     def refuse_another(self) -> None:

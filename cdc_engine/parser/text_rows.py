@@ -153,8 +153,8 @@ class _Answer:
         return self._odd_packet(columns)
 
     def _odd_packet(self, columns: int) -> Texts | None:
-        """Processes a packet that is not one complete row: the end of the answer, an error, an incomplete row, or a part of a row of
-        several packets.
+        """Processes a packet that is not one complete row. For the first packet of a row of several packets, returns the row. For an
+        incomplete packet, returns []. For the end of the answer, returns None. For an error, raises the server's error.
         """
         length = self._length_at(self._begin)
         if length == limits.PACKET_BYTES_MAX:

@@ -23,8 +23,8 @@ _lock = threading.Lock()
 
 
 def as_location(location: Location) -> LedgerLocation:
-    """Converts a location to a `LedgerLocation`. A path without the location of a ledger means that the ledger is in files in the folder
-    with this path.
+    """Converts a location to a `LedgerLocation`. For a `DestinationDir` that has the location of its ledger, returns that location. For any
+    other path, the ledger consists of files in the folder with this path.
     """
     if isinstance(location, LedgerLocation):
         return location

@@ -46,7 +46,8 @@ CLOSES = "_sluice_closes"  # True if the row closes an open version. False if it
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Versions:
     """The changes to a history table, which `folded` returns. `opened` has the new versions of rows, with the source's columns and then
-    those of `PERIOD`. `closed` has the keys whose open version in the table ends, and the VALID_TO and TO_KEY that this version gets.
+    Sluice's own columns (`PERIOD`, such as VALID_FROM). `closed` has the keys whose open version in the table ends, and the VALID_TO and
+    TO_KEY that this version gets.
     """
 
     opened: pa.Table
@@ -86,8 +87,8 @@ def _last_of_transactions(codes: Any, order_keys: Any) -> Any:
 
 
 def as_source(versions: Versions, names: dict[str, str], schema: pa.Schema) -> pa.Table:
-    """Returns the rows that close versions and the rows that open versions as one table, with the history's columns (`schema`) and CLOSES.
-    `names` has the history's column for each column of the source.
+    """Returns the rows that close versions and the rows that open versions as one table. The table has the history's columns (`schema`) and
+    the column CLOSES, which is true in the rows that close a version. `names` maps each column of the source to the history's column.
     """
     opened = _in_columns(versions.opened, names, schema)
     closed = _in_columns(versions.closed, names, schema)

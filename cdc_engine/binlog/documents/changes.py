@@ -170,8 +170,8 @@ def changed(
 def insert(
     buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer, node: Integer
 ) -> bool:
-    """Inserts `node` into `parent`, as the last leg of the difference's path says. If `kind` is MEMBER, the leg is a key, and `first` and
-    `second` are its offset and size. If `kind` is CELL, the leg is an index, `first`.
+    """Inserts `node` into `parent` as a new child. `kind`, `first` and `second` are the last part of the path in a JSON difference, such as
+    `.name` (MEMBER) or `[3]` (CELL). For MEMBER, `first` and `second` are the offset and size of the key. For CELL, `first` is the index.
 
     In an object, the order of the keys determines the position of `node`. In an array, `node` is inserted before the cell with the index.
     An index before the first cell means the first cell, and an index after the last cell means the end. Returns False if `kind` does not

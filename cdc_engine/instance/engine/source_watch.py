@@ -55,7 +55,7 @@ class Watched(Protocol):
 
 
 def _nothing_saved() -> None:
-    """Returns None. `SourceWatch` calls this function if its caller has no saved position."""
+    """Returns None: no position is saved. The default of the parameter `saved` of `SourceWatch`."""
 
 
 def watch_of(config: DestinationConfig, parts: EngineParts, seconds: float) -> SourceWatch:

@@ -2,8 +2,8 @@
 
 A backfill corrects the rows of the keys that changed in the requested interval. Each row gets the values that it has after its last change
 in the binlog that was read. A repair corrects the rows of the keys that it is given. Both read the binlog at least up to the lake's
-position. A backfill or a repair of a table is possible only if the server still has a row event for every change of the table's rows, and
-if one schema is valid for all these events.
+position, except a backfill that builds a past state as a separate table. A backfill or a repair of a table is possible only if the server
+still has a row event for every change of the table's rows, and if one schema is valid for all these events.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class RequestedInterval:
     With `all_or_none`, the whole request fails if a named table is refused; without `all_or_none`, only the refused table is left out.
     `archive` names binlog files that are read instead of the source. `schemas` is a file with schemas; None means the destination's schema
     history. With `past`, the request builds a separate table with the rows as they were at the interval's end (`--into`). So the interval
-    need not reach the lake's position. If a run merged the requested changes, `between` has the exact positions where they begin and end.
-    If the binlog files of these positions are gone or belong to another epoch, the times are used instead.
+    need not reach the lake's position. If the request is for all changes that one run merged, `between` has the positions where these
+    changes begin and end. If the binlog files of these positions are gone or belong to another epoch, the times are used instead.
     """
 
     from_us: int

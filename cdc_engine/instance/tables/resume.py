@@ -106,8 +106,9 @@ def _behind(folder: Path) -> tuple[int, dict[str, int]]:
 
 
 def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
-    """Returns a function that maps "database.table" to the order key up to which staging skips the table's changes. Changes are skipped
-    after a resume: the stream is read again, and of the changes that are read again, the lake lacks only those of the resumed tables.
+    """Returns a function that maps "database.table" to the order key up to which the lake has the table's changes. Staging skips changes up
+    to this key. Such changes occur after a resume, because the stream is then read again, and the lake lacks only the changes of the
+    resumed tables.
 
     The function is valid for a batch that starts at `start`. It returns 0, which skips nothing, if the resumed tables have caught up at
     `start`.

@@ -1,5 +1,5 @@
 """Computes how long the source will still retain the binlog file that a position needs. Pure functions. `instance.engine.source_watch`
-calls this module once per minute.
+calls this module for the engine's status.
 
 A server purges a file if the next file was created longer ago than the retention, or if all files together exceed a size limit. The server
 purges only when it begins another file, so the computed time is the earliest possible time of the purge.
@@ -60,8 +60,9 @@ def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: floa
 
 
 def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: float) -> float | None:
-    """Returns when `file` and the files after it will reach the size limit, in seconds since 1970, if the server continues to write at its
-    average rate since it closed `file`. Returns None if there is no size limit, or if the rate is unknown.
+    """Returns when the server may purge `file` because of its size limit: the time, in seconds since 1970, at which `file` and the files
+    after it will reach the limit. The estimate assumes that the server continues to write at its average rate since `created`, the time at
+    which it closed `file`. `after` is the next file. Returns None if there is no size limit, or if the rate is unknown.
     """
     limit = max(int(facts.variables.get(name) or 0) for name in SIZE_LIMITS)
     if not (limit and after and created):

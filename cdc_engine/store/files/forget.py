@@ -1,5 +1,5 @@
-"""Removes the stored events of a destination if they are no longer valid. Used by `log`, by `opening`, and when an operator sets the
-position or resumes a table.
+"""Removes the stored events of a destination, so that its engine reads them from the source again. Called if the events are no longer
+usable: for example, an operator sets the position or resumes a table, or conf/ now sets another kind of store.
 """
 
 from __future__ import annotations

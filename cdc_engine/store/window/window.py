@@ -58,8 +58,8 @@ def _never() -> bool:
 
 class Window:
     """A window of a stream that begins at `start`. `bytes_max` limits the bytes of row events, but a single block may be larger. With
-    `waits`, a put waits for the window's only reader instead of removing blocks that were not read. With `isolated`, `read` returns
-    each statement that changes tables alone, without the changes before and after it.
+    `waits`, a put waits for the window's only reader instead of removing blocks that were not read. With `isolated`, a result of
+    `read` that has a DDL statement has no other changes.
     """
 
     def __init__(self, start: Position, *, bytes_max: int, waits: bool = False, isolated: bool = False) -> None:
