@@ -1,8 +1,7 @@
 """Runs the code server's background threads. The threads apply changes of conf/ to engines and definitions, limit the size of logs and the
 memory of the process, and report to Dagster if no tick arrives.
 
-`code_server` starts the threads. Each thread repeatedly compares what is in use with what should be in use. So a thread also repeats a step
-that failed before.
+`code_server` starts the threads. Each thread repeats its checks at intervals, so a step that failed is tried again.
 """
 
 from __future__ import annotations

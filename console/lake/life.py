@@ -76,8 +76,8 @@ class LifeStep:
 
 
 def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterator[LifeStep]:
-    """Yields the changes of a row, newest first. `commits` are all commits in the Delta log, newest first. Raises GoneError after LOOKS_MAX
-    steps of the search, each of which reads one or two versions.
+    """Yields the changes of a row, newest first. `commits` are the commits in the Delta log that may have changed the row, newest first.
+    Raises GoneError after LOOKS_MAX steps of the search, each of which reads one or two versions.
     """
     at, looks = (commits[0].version if commits else -1), 0
     while at >= 0:
@@ -204,8 +204,8 @@ def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
 
 
 def _part(part: str, key: Sequence[str]) -> tuple[str, str]:
-    """Parses one value of a key, and returns (key column, value). The text is `column=value`, or only a value. If it does not begin with
-    the name of a key column and `=`, returns ("", the whole text).
+    """Parses one value of a key, and returns (key column, value). `part` is `column=value`, or only a value. If `part` does not begin with
+    the name of a key column and `=`, returns ("", `part`).
     """
     name, equals, value = part.partition("=")
     column = next((each for each in key if equals and each.lower() == name.strip().lower()), "")

@@ -55,8 +55,8 @@ class Versions:
 
 
 def folded(images: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Versions:
-    """Folds the images that the history does not have yet. The images have all `columns`. If an update changed a key, `images` includes its
-    before image.
+    """Folds row images to the new versions of rows, and to the ends of versions that are open in the history. `images` are the images that
+    the history does not have yet, with all `columns`. If an update changed a key, `images` includes the before image of the update.
     """
     codes = key_codes([images[name] for name in key])
     order = np.lexsort((np.asarray(images[ROW]), codes))

@@ -187,8 +187,8 @@ def take_rules(
 def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
     """Returns the row settings (`row_shape`) of each table by "database.table", without row rules and masks.
 
-    Leaves out a table whose settings all have their default values. Includes such a table with {} if `settings_of_others` gives it other
-    values, because `_with_others` would use those values for a table that is left out.
+    Leaves out a table whose settings all have their default values, unless conf/ has other values for tables without an entry in `tables`
+    (`settings_of_others`). The result then has {} for this table. Without this {}, `_with_others` would later give the table those values.
     """
     found = {name: shape_of(config, name) for name in sorted({*names, *config.tables})}
     others = settings_of_others(config)

@@ -217,9 +217,9 @@ class Window:
         self._putter = me
 
     def _has_after(self, counted: WindowCount, bytes_min: int, entries_min: int) -> bool:
-        """Returns whether enough changes follow a count to reach `bytes_min` or `entries_min`. Also returns True if these changes fill half
-        of the window, by bytes or by blocks, because the window may soon remove them. Also returns True if a window with `waits` is full,
-        because no further block arrives before the reader reads.
+        """Returns whether enough changes follow the point `counted` of the window to reach `bytes_min` or `entries_min`. Also returns True
+        if these changes fill half of the window, by bytes or by blocks, because the window may soon remove them. Also returns True if a
+        window with `waits` is full, because no further block arrives before the reader reads.
         """
         following = bisect.bisect_right(self._blocks, counted, key=lambda each: each.end)
         if following == len(self._blocks):
@@ -231,8 +231,8 @@ class Window:
         return full or many or count >= min(bytes_min, self._bytes_max // 2)
 
     def _readable_end(self) -> WindowCount | None:
-        """Returns the count up to which readers get the content: the end of the last transaction if a small transaction is open.
-        Otherwise returns None, which means no limit.
+        """Returns the point (`WindowCount`) up to which readers get the content. If a small transaction is open, this is the end of the
+        last complete transaction. Otherwise returns None, which means no limit.
 
         Readers do not get a small open transaction, because the parser puts the transaction again if a ROLLBACK TO undoes some of the
         transaction's rows.
@@ -267,8 +267,8 @@ class Window:
         return open_after(self._blocks[-1]) if self._blocks else self._gone_open
 
     def _found(self, position: WindowPosition) -> tuple[WindowCount, bool] | None:
-        """Returns the count from which a reader at `position` continues, and whether `position` is inside a transaction that the stream has
-        since replaced by another one. Returns None if `position` is not in the window.
+        """Returns the point (`WindowCount`) from which a reader at `position` continues, and whether `position` is inside a transaction
+        that the stream has since replaced by another one. Returns None if `position` is not in the window.
         """
         key = key_of(position.position)
         ended = self._base_count if key == self._base_key else transaction_at(self._blocks, key)
@@ -299,15 +299,17 @@ class Window:
             )
 
     def _last_before(self, counted: WindowCount) -> int | None:
-        """Returns the binlog offset of the last row event before a count, or None if this row event has not arrived yet."""
+        """Returns the binlog offset of the last row event before the point `counted` of the window, or None if the row event has not
+        arrived yet.
+        """
         at = bisect.bisect_left(self._blocks, counted.events, key=lambda each: each.end.events)
         if counted.events <= (self._blocks[0].start.events if self._blocks else self._tail.events):
             return self._gone_last
         return last_offset(self._blocks[at], counted.events) if at < len(self._blocks) else None
 
     def _begun_after(self, ended: WindowCount) -> Key | None:
-        """Returns the key that identifies the transaction that begins at the count `ended`, or None if no part of this transaction has
-        arrived.
+        """Returns the key that identifies the transaction that begins at the point `ended` of the window, or None if no part of this
+        transaction has arrived.
         """
         if self._blocks:
             return following(self._blocks, ended)

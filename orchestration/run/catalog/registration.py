@@ -210,7 +210,7 @@ def register_tables(
         if now != known:
             write_registered(directory, now)
         return now
-    # Without the file of open Spark sessions (`sessions_file`), because only the holder of the run lock may use this file.
+    # `sessions_file` is None, because only the holder of the run lock may use the file of open Spark sessions.
     settings = dataclasses.replace(spark_settings(config, destination), sessions_file=None)
     with open_sessions(settings, 1) as (session,):
         removed = unregister(session, gone)

@@ -26,7 +26,7 @@ Service = ConsumerService[GroupStreamPosition, Runs]
 
 class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
     """The consumers of a group. The group's filter `group_filter` applies in addition to the filters of the members and of each consumer.
-    If a member has sent nothing for more than `wait_seconds`, and the clock of its source has not advanced, the group continues without
+    If no changes of a member arrive for more than `wait_seconds`, and it is unknown whether its source has any, the group continues without
     this member. If `wait_seconds` is None, the group waits for the member forever.
     """
 
