@@ -77,9 +77,9 @@ class PreparedCopies:
                 self._names.setdefault(key, set()).add(name)
                 if f".{kind}" == COMMITTED:
                     committed[key] = max(int(number), committed.get(key, 0))
-        except ValueError as error:
+        except ValueError:
             raise NotSharedError(
-                f"{self} has a file that this version of Sluice did not write ({error}): remove that file"
+                f"{self} has the file {name}, which this version of Sluice did not write: remove that file"
             ) from None
         return [CopyName(*key, committed.get(key)) for key in self._names if self._newest(key)]
 
