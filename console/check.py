@@ -242,9 +242,9 @@ def check_include(schema: SourceSchema) -> Finding:
 
 
 def check_keyless(schema: SourceSchema) -> Finding:
-    """Lists the captured tables without a key, and says how the lake stores them. Reports a problem for each database in which Sluice may
-    not lock tables, if a snapshot cannot read a table without the lock. Reports only a warning if a snapshot can read the table without the
-    lock but may need several attempts.
+    """Lists the captured tables without a key, and says how the lake stores them. A snapshot locks such a table if it may. For each
+    database in which Sluice may not lock tables, reports a warning if a snapshot can read the tables without a lock (it may need several
+    attempts), and otherwise a problem.
     """
     destination = schema.destination
     try:
@@ -289,9 +289,10 @@ def policy_sentence(destination: DestinationConfig) -> str:
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
-    """Checks the Spark that conf/ configures for runs. If `sluice up` does not start the server, the server must answer, and its executors
-    are checked for the packages of small merges. If `sluice up` starts the server, no other program may listen on its port. If runs or
-    `sluice up` start Spark, also checks Java. Also checks that several hosts which write one lake in S3 share one Spark.
+    """Checks the Spark that conf/ configures for runs, and that several hosts which write one lake in S3 share one Spark.
+
+    If each run starts its own Spark, checks Java. If `sluice up` starts the Spark server, checks Java, and that no other program listens on
+    the server's port. Otherwise, the server must answer, and its executors are checked for the packages of small merges.
     """
     if why := several_sparks(config, conf):
         yield Finding("one Spark commits to the lake", (why,))

@@ -80,12 +80,12 @@ class GroupConfig(StreamConfig):
             raise ValueError("a group has no lake, so it needs consumers: set a canal_server with a port, or brokers")
         if self.canal_server.full_batches:
             raise ValueError(
-                "canal_server.full_batches: a get of a group returns as soon as one change is available; set "
-                "full_batches in the file of a member"
+                "canal_server.full_batches: a get of a group always returns as soon as one change is available; remove "
+                "full_batches, or set it in the file of a member"
             )
         if self.canal_server.fetch_unit != "kibibytes":
             raise ValueError(
-                "canal_server.fetch_unit: the fetch size of a group counts bytes; remove fetch_unit, or set "
+                "canal_server.fetch_unit: the fetch size of a group is always in kibibytes; remove fetch_unit, or set "
                 "it in the file of a member"
             )
         _refuse_selections(self.canal_server, *self.brokers)

@@ -188,7 +188,7 @@ class MetaConfig(Strict):
     @model_validator(mode="after")
     def _reachable(self) -> MetaConfig:
         if self.kind == "sql" and not self.url:
-            raise ValueError("kind sql needs the url of a database")
+            raise ValueError("kind sql needs the url of a database, such as postgresql://USER@HOST/DATABASE")
         if self.kind in WITH_ZOOKEEPER and not self.hosts:
             raise ValueError(f"kind {self.kind} needs hosts, such as zk1:2181,zk2:2181,zk3:2181")
         if self.hosts and bool(self.user) != bool(self.password) and self.sasl != "GSSAPI":

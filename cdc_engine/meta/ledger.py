@@ -345,8 +345,8 @@ class Ledger:
         stops the table again. A stop that the stream does not repeat (`states.UNTIL_RESUMED`) is removed only if `resumed` contains its
         table ("database.table").
 
-        If tables are resumed, the lake has later changes of the other tables, so no new epoch may begin until the stream is read up to its
-        present position again (`unfinished`). If an operator chose the position, a new epoch may begin.
+        If `resumed` is not empty, the lake has later changes of the other tables. No new epoch may then begin until the stream is read
+        again up to the position that it had reached before this call (`unfinished`). If `resumed` is empty, a new epoch may begin.
         """
         had = (self.resume_position, self.given_up, self.again_up_to) if resumed else ()
         later = [each for each in had if each is not None and each.order_key > position.order_key]

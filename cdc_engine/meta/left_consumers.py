@@ -39,8 +39,8 @@ def write_left_consumers(directory: Path, consumers: Sequence[LeftConsumer]) -> 
 
 
 def left_consumers(directory: Path, begin: Position) -> tuple[Consumer, ...]:
-    """Returns Canal's consumers with `begin` as their cursor, or an empty tuple if none were saved. Raises MetaError if the record cannot
-    be read.
+    """Returns the consumers that `write_left_consumers` has saved, with `begin` as their cursor. Returns an empty tuple if none were saved.
+    Raises MetaError if the record cannot be read.
     """
     records = record_store(directory)
     text = records.get(FILE_NAME)

@@ -18,8 +18,8 @@ from sluice.cdc_engine.snapshot.key_literals import KeyColumn, is_uuid, key_colu
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Key:
     """The key by which a table is split into chunks. The tuples have one value per key column: the quoted name, how the column is printed
-    and compared, whether it may be NULL, and whether it is a UUID. `index` is the name of the index that has the key's order, which the
-    statements force the server to use, or empty.
+    and compared, whether it may be NULL, and whether it is a UUID. `index` is the name of the index that has the key's order, or empty.
+    The statements force the server to use this index.
     """
 
     quoted: tuple[str, ...]

@@ -93,7 +93,9 @@ def refuse_without_port(settings: Strict) -> None:
 
 
 def moved_secret(setting: str) -> dict[str, str]:
-    """Returns the entries of `removed` for the settings that named the location of the secret `setting` in earlier versions."""
+    """Returns entries for `Strict.removed`: the settings of earlier versions that named the location of the secret `setting`, each with the
+    text that says what to write instead.
+    """
     return {
         f"{setting}_env": f"write `{setting}: $NAME`",
         f"{setting}_file": f"write `{setting}: {{file: PATH}}`",

@@ -23,11 +23,11 @@ class StagingRules:
     - `policies`: the policy of each table whose settings differ from the default: how its invalid values are handled, and which rules apply
       to its rows.
     - `cascade_policy`: (database, table) → whether changes by foreign keys are applied, ignored, or stop the table.
-    - `has_up_to`: returns the order key up to which the lake has the changes of a table. A table that was resumed may lack changes that the
-      lake has of other tables. If there is no such table, returns 0 for every table.
+    - `has_up_to`: returns the order key up to which staging skips a table's changes. After a table was resumed, the stream is read again,
+      and the lake already has the changes of the other tables. In all other cases, returns 0, so that no change is skipped.
     - `logged`: tables with a change log. All before images of these tables are staged.
-    - `again_up_to`: if the changes were staged before and the files are missing, a run may have merged some of these changes. `again_up_to`
-      is then the order key up to which the earlier attempt had staged changes. Otherwise 0.
+    - `again_up_to`: set if the changes were staged before and the files are missing, because a run may have merged some of these changes.
+      It is the order key up to which the earlier attempt had staged changes. Otherwise 0.
     """
 
     kept: KeptColumns | None = None

@@ -66,7 +66,9 @@ class TableFiles:
             self.log.decoder.take_refused()
 
     def replace_decoders(self, decoder: RowDecoder, log: RowDecoder) -> None:
-        """Replaces the decoders of the open segment by the decoders of another table version, which is staged in the same way."""
+        """Replaces the decoders of the open segment, because the next rows belong to another version of the table. The segment continues,
+        because the columns and the key of both versions are staged in the same way.
+        """
         self.refused += self.begun.decoder.take_refused()
         self.begun.decoder = decoder
         if self.log is not None:

@@ -32,7 +32,7 @@ class OwnPrepared(MemoryPrepared):
 
     def begin_stream(self) -> None:
         """Marks the start of the consumer's stream. Rows are read only after this start. Stores the events of the transactions that are
-        prepared now, because a later rewind may discard the transactions.
+        prepared now, because `rewind`, which the parser calls before it reads from a position again, may discard them.
         """
         self._before, self._begun, self.undone = self.undecided(), True, UndoneRows()
 

@@ -1,6 +1,6 @@
-"""Records how often the code server of this process has loaded definitions, and whether the server is ending. `code_server` and `reload`
-report both. A tick that waits for changes returns early if new definitions are loaded or if the server is ending. Draining runs end if the
-server is ending.
+"""Records how often the code server of this process has loaded definitions, and whether the server is ending. The module `reload` calls
+`definitions_loaded` after each load, and the module `code_server` calls `ends_when`. A tick that waits for changes returns early if new
+definitions are loaded or if the server is ending. Draining runs end if the server is ending.
 """
 
 from __future__ import annotations

@@ -219,8 +219,10 @@ def lags(table: MaintainedTable, facts: FileFacts) -> bool:
 
 
 def catch_up(table: MaintainedTable) -> None:
-    """Stores the table's current version in its record. Without this, each consistent snapshot would name the record's older version, whose
-    files VACUUM deletes. The caller holds the run lock. Raises TableError if another program replaced or restored the table.
+    """Stores the table's current version in the table's record, if the record has an older version (`lags`). Without this, each consistent
+    snapshot would name the older version, whose files VACUUM deletes. The caller holds the run lock.
+
+    Raises TableError if another program replaced or restored the table.
     """
     delta = _ours(table)
     record, now = table.records.get(table.name), delta.snapshot
@@ -434,8 +436,8 @@ def newest_snapshot_age_hours(
 
 
 def _superseded_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.datetime | None:
-    """Returns the time of the first commit after the version that a snapshot names. Returns None if there is no later commit, or if the log
-    cannot be read at this commit.
+    """Returns the time of the first commit after a table version that a consistent snapshot needs. `found` has the path and the version of
+    the table. Returns None if there is no later commit, or if the log cannot be read at this commit.
     """
     try:
         log = deltalake.DeltaTable(str(found["path"]), storage_options=options)

@@ -29,8 +29,8 @@ def staged_view(view: str, segment: ChangesSegment, uploaded: UploadedFiles) -> 
 
 
 def parquet_view(view: str, location: str, types: Mapping[str, str]) -> str:
-    """Returns the statement that creates a view of the Parquet file at a URL, or of all files of the folder there. The statement lists the
-    columns, so that Spark need not read them from a footer.
+    """Returns the statement that creates a view of a Parquet file, or of all Parquet files of a folder. `location` is the path or URL of
+    the file or folder. The statement lists the columns (`types`), so that Spark need not read them from the footer of a file.
     """
     columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in types.items())
     path = sql_text.text(spark_path(location))

@@ -87,7 +87,7 @@ def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: 
 
 def left_columns(segment: ChangesSegment, table: DeltaTable, *, soft: bool) -> tuple[str, ...]:
     """Returns the columns that the Delta table has and that are NULL in the segment's rows. These are the columns that the source dropped.
-    If `soft` is False, the column that marks rows as deleted is added if the table has it, because conf/ had soft deletes earlier.
+    If conf/ had soft deletes earlier and `soft` is False now, the result also has the column DELETED, which marks rows as deleted.
     """
     there, staged = table.snapshot.columns, {column.name.lower() for column in segment.columns}
     marks = (DELETED,) if DELETED in there and not soft else ()
@@ -143,8 +143,8 @@ def alter(
     due: Callable[[], list[str]],
     check: Callable[[DeltaTable], None] = _any_table,
 ) -> None:
-    """Executes the statements that `due` derives from the table's state, and reads the table again. Then calls `check`, because another
-    program may have created the table meanwhile.
+    """Executes the statements that `due` derives from the table's state, and reads the table again. Then calls `check`, which raises an
+    error if another run or program has created the table meanwhile.
 
     Raises LostCommitError if `due` still returns a statement afterwards, because a commit of another writer replaced the statement's
     commit. These commits have no transaction that would show the loss.

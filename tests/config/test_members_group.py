@@ -61,7 +61,10 @@ def test_group_is_read_together_with_the_destinations_and_is_none_of_them(tmp_pa
         ),
         (GROUP + "tables: {}\nmerge: spark\n", "tables, merge: a group has no lake and no tables"),
         (GROUP + "wait_seconds: 0.1\n", "greater than or equal to 2"),
-        ("members: [east]\ncanal_server: {port: 1, fetch_unit: entries}\n", "the fetch size of a group counts bytes"),
+        (
+            "members: [east]\ncanal_server: {port: 1, fetch_unit: entries}\n",
+            "the fetch size of a group is always in kibibytes",
+        ),
         (GROUP + "membres: [x]\n", "Extra inputs are not permitted"),
     ],
 )

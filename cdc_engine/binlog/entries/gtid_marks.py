@@ -23,7 +23,7 @@ from sluice.cdc_engine.gtid import SetText, gtid_name, is_mariadb, parse_execute
 # A transaction has three pieces: its props (protobuf Pairs), the key and length of the field `gtid`, and the text of the field `gtid`.
 PROPS, FIELD, TEXT = range(3)
 PIECES = 3
-# For each of Canal's props: the bytes of the protobuf Pair up to the length of its value.
+# For each of Canal's props: the first bytes of its protobuf Pair. The length and the bytes of the prop's value follow.
 CURRENT = np.frombuffer(b"\x0a\x08curtGtid\x12", np.uint8)
 SEQUENCE = np.frombuffer(b"\x0a\x0acurtGtidSn\x12", np.uint8)
 COMMITTED = np.frombuffer(b"\x0a\x0bcurtGtidLct\x12", np.uint8)
@@ -188,8 +188,8 @@ def put_marks(
 
 @kernel
 def put_pair(out: Bytes, at: Integer, writes: bool, key: Bytes, size: Integer) -> Integer:
-    """Writes a Pair of the field `props` up to the Pair's value. `size`: the number of bytes of the value, which is below 100, so that each
-    length needs only one byte.
+    """Writes the beginning of a Pair of the field `props`: all bytes before the Pair's value, which the caller writes. `key`: SEQUENCE, for
+    example. `size`: the number of bytes of the value, which is below 100, so that each length needs only one byte.
     """
     if writes:
         out[at], out[at + 1] = 0x62, key.shape[0] + 1 + size

@@ -162,9 +162,9 @@ class IntervalReader:
         return f"{database}.{table}" in self._tables
 
     def _within(self, block: Block, until: Position | None) -> tuple[BlockSlice, bool]:
-        """Returns the events of a block that belong to the interval, and whether the block reaches `until`. If it does, these are the
-        events of the transactions that end at or before `until`, otherwise all events. Sets the attribute `end` to the end of the last
-        complete transaction among them.
+        """Returns the events of a block that belong to the interval, and whether the block reaches `until`. If the block reaches `until`,
+        the events are those of the transactions that end at or before `until`. Otherwise, they are all events of the block. Sets the
+        attribute `end` to the end of the last complete transaction among the returned events.
         """
         whole = BlockSlice(block, 0, block.event_count)
         if not block.transaction_count:

@@ -52,7 +52,9 @@ class Steering:
 
 
 class EngineActs:
-    """Executes the operators' requests and the due re-snapshots of one destination. Without a request, a call only reads a few files."""
+    """Executes the operators' requests and the due re-snapshots of one destination. A re-snapshot is due if a stopped table needs it and
+    conf/ allows it. Without a request, a call only reads a few files.
+    """
 
     def __init__(self, config: DestinationConfig, directory: Path) -> None:
         self._config, self._directory = config, directory
@@ -125,8 +127,8 @@ class EngineActs:
         ]
 
         def stop_deleted(record: SnapshotRecord) -> None:
-            """Stops a dropped table if the policy `drop_table: apply` deletes the table's rows in the lake. The deletion is among the
-            buffered changes, which are removed with the snapshot, so a resume must read the deletion again.
+            """Called before the snapshot of a dropped table is canceled. If the policy is `drop_table: apply`, stops the table, because
+            the deletion of its rows is among the buffered changes, which are removed with the snapshot. A resume reads the deletion again.
             """
             policy = self._config.schema_policy(record.database, record.table)[DROP_TABLE]
             if policy == "apply" and record.since is not None and LakeTables(self._directory).kept(record.name):
@@ -152,8 +154,8 @@ class EngineActs:
             log.info("snapshot_records_removed", destination=self._config.name, tables=len(forgotten))
 
     def _take_up_tables(self, steering: Steering) -> None:
-        """Executes the operators' requests about stopped tables and snapshots, and the due re-snapshots. While a batch is in flight, does
-        nothing.
+        """Executes the operators' requests about stopped tables and snapshots, and the re-snapshots that stopped tables need and conf/
+        allows. While a batch is in flight, does nothing.
         """
         wanted, due = requests(self._directory), self._retakes.due(steering.parts.meta.ledger.stopped_tables)
         if not wanted and not due:
@@ -165,7 +167,8 @@ class EngineActs:
             log.warning("tables_not_resumed_yet", destination=self._config.name, reason=str(error))
 
     def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], steering: Steering) -> None:
-        """Executes the operators' requests about single tables, and the due re-snapshots. Called while no batch is in flight.
+        """Executes the operators' requests about single tables (`wanted`), and re-snapshots the stopped tables in `due`. Called while no
+        batch is in flight.
 
         All requests except the cancellation of a snapshot make the engine read the stream again from the cursor. If the source has purged
         changes that are not merged, and only the store still has them, all requests except cancellations wait until the changes have been

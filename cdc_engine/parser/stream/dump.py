@@ -112,8 +112,9 @@ def begin_dump(
 def begin_shared(
     shared: SharedPosition, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
 ) -> tuple[Scanner, PacketFramer]:
-    """Returns the scanner and the framer with which a parser continues, after the position of `shared`, in a dump that several parsers
-    read. The parser's reader begins at an earlier event, `shared.reader.boundary`. The framer skips the bytes up to the position.
+    """Called if a parser changes to a dump that several parsers read. Returns the scanner and the framer with which the parser continues
+    after `shared.position`. `shared.reader` may begin before this position, at `shared.reader.boundary`. The framer skips the bytes between
+    the two.
     """
     position = shared.position
     scanner = Scanner(

@@ -78,7 +78,9 @@ class ReviewFiles:
         return self._pending_before(stop.database, stop.table, stop.reason)
 
     def _pending_before(self, database: str, table: str, reason: str) -> PendingRecord | None:
-        """Returns the schema change that stopped a table, if an earlier version of Sluice stored the stop."""
+        """Called for a stop without an order key, which an earlier version of Sluice has stored. Returns the schema change of the table
+        that has the same reason as the stop, or None.
+        """
         ending = f".{quoted_name(database, table)}.{HELD}.json"
         found = (self._pending(name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(ending))
         return next((each for each in found if each.reason == reason), None)

@@ -30,8 +30,8 @@ def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], 
     """Returns one note for each foreign key that changes rows of a captured table without row events. The notes are ordered by table.
     `policy(database, table)` returns the table's setting `cascades`.
 
-    Another foreign key may change rows of a parent that is not captured. If the child table of such a parent has the setting `apply`, the
-    note warns that such a change stops the child table.
+    A parent that is not captured may itself be the child of another foreign key, which changes the parent's rows without row events. If the
+    setting `cascades` of the child is `apply`, the note warns that such a change stops the child.
     """
     every = tuple(cascades)
     unseen = {each.child for each in every if not each.captured}
