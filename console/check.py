@@ -387,7 +387,7 @@ def check_disk(what: str, folder: Path) -> Finding:
 
 
 def _stores(config: SluiceConfig) -> list[tuple[str, str]]:
-    """Returns (name in the output, URL) of the lake and of the staged batches, if they are in an object store."""
+    """Returns (name in the output, URL) of each that is in an object store: the lake, and the staged batches."""
     given = [("lake", config.lake), ("staged batches", config.staging)]
     return [(what, url) for what, url in given if is_in_a_store(url)]
 

@@ -97,7 +97,7 @@ def _refuse_selections(*consumers: RenderingConfig) -> None:
         for name in ("rows_query", "transaction_entries", "ddl", "other_statements", "row_entries"):
             if name in type(each).model_fields and getattr(each, name) != type(each).model_fields[name].default:
                 raise ValueError(
-                    f"{name}: consumers of a group get all kinds of entries; set {name} for a consumer of a member"
+                    f"{name}: consumers of a group get all kinds of entries; remove {name}, or set it for a consumer of a member"
                 )
 
 

@@ -194,7 +194,7 @@ class MetaConfig(Strict):
         if self.hosts and bool(self.user) != bool(self.password) and self.sasl != "GSSAPI":
             raise ValueError("set both user and password for ZooKeeper, or neither")
         if self.sasl == "DIGEST-MD5" and not self.user:
-            raise ValueError("sasl DIGEST-MD5 needs user and password")
+            raise ValueError("sasl DIGEST-MD5 needs user and password: set both, or remove sasl")
         return self
 
     @property

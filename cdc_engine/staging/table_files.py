@@ -25,7 +25,7 @@ from sluice.cdc_engine.staging.segment_writer import SegmentWriter
 class TableFiles:
     """The files of one table of a batch: its finished segments, and the open segment if there is one. `writer` writes the open segment's
     first file, and `log` its second file, for the change log. Both are None if no segment is open. `refused` has the values that could not
-    be decoded. `positions` writes sequence numbers, if foreign keys change the table's rows.
+    be decoded. `positions` writes a sequence number for each row, if foreign keys change the table's rows.
     """
 
     database: str

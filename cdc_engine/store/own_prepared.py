@@ -20,8 +20,8 @@ class OwnPrepared(MemoryPrepared):
     destination's records for the last transaction with the XA name `name` that was prepared before the stream's start. It returns the
     events of this transaction, or None if there is no record.
 
-    Before `begin_stream` is called, the caller reads the part of the binlog before the stream's start, and uses only its statements and
-    its prepared transactions.
+    Before the caller calls `begin_stream`, it reads a part of the binlog that ends at the stream's start. From this part, it uses only the
+    statements and the prepared transactions.
     """
 
     def __init__(self, recorded_before: Callable[[str], Content | None]) -> None:

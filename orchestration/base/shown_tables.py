@@ -81,8 +81,8 @@ def shown_tables(config: SluiceConfig, destination: str) -> ShownTables:
 
 
 def grouped_now(config: SluiceConfig, destination: str) -> bool:
-    """Returns whether the engine's current list has so many tables that several tables share one asset. The sensor then requests runs that
-    select no assets, even if the definitions of the code server still have an asset for each table.
+    """Returns whether the engine's current list of captured tables is so long that several tables share one asset. The sensor then requests
+    runs that select no assets, even if the definitions of the code server still have an asset for each table.
 
     The reason: most runs build their definitions from the code server's copies of the lists (`table_catalog`). But runs on another host,
     and runs of Dagster's own code server, have no copies and use the engine's current list. If this list has too many tables, the merge job

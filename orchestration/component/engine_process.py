@@ -45,8 +45,8 @@ class StartingHost:
         self._files, self._written = files, False
 
     def get_or_start(self, destination: str) -> RemoteEngine:
-        """Returns the engine in the engine process. At the first call, writes inline settings to files. Raises EngineStartingError while
-        the engine process starts.
+        """Returns the engine in the engine process. If the settings are inline in a Dagster component, the first call writes them to files,
+        which the engine process reads. Raises EngineStartingError while the engine process starts.
         """
         if not self._written and self._files.directory.parts[-2:] == INLINE_FOLDER.parts:
             write_conf(self._files)

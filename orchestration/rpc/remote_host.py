@@ -1,4 +1,4 @@
-"""Implements `ports.EngineHost` and `ports.EngineHandle` by calls to engines in other processes, with the methods of `methods`.
+"""Implements `ports.EngineHost` and `ports.EngineHandle` by calls to engines in other processes, with the methods in the module `methods`.
 
 The classes keep no state of an engine, because an engine host or the caller may restart at any time. Each `get_or_start` finds out which
 of several hosts runs a destination.

@@ -208,8 +208,8 @@ def put_number_pair(out: Bytes, at: Integer, writes: bool, key: Bytes, number: I
 def put_set(
     out: Bytes, at: Integer, writes: bool, template: Integer, number: Integer, firsts: Int64s, templates: Pieces
 ) -> Integer:
-    """Writes the executed set after a transaction: the template's text before the number, the interval that ends with the transaction's
-    number, and the template's text after it (`gtid.SetText`).
+    """Writes the executed set after a transaction: the template's text before the number, then the transaction's number or the range of
+    numbers that ends with it, such as 1-57, then the template's text after the number (`gtid.SetText`).
     """
     first = firsts[template]
     at = put_piece(out, at, templates, PIECES * template + BEFORE, writes)

@@ -37,8 +37,8 @@ from sluice.cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
 
-# At this interval, the engine removes the records of ended snapshots whose tables are not captured any more. A record is removed only if
-# its snapshot ended at least this long ago. No process reads older records of such snapshots.
+# At this interval in seconds, the engine removes the records of ended snapshots whose tables are not captured any more. A record is kept
+# for at least this time after the end of its snapshot. Afterwards, no process reads the record.
 FORGET_SECONDS = 3600.0
 
 
@@ -107,8 +107,8 @@ class EngineActs:
         """Cancels the open snapshots of tables that were dropped or renamed before the cursor, because the source has no rows to read.
         Leaves stopped tables to `_take_up_tables`.
 
-        If a table was renamed during its snapshot, and the new name has stopped for this reason, the snapshot stays open. The rows of the
-        old name are incomplete, and `run_batch` refuses to move them to the new name only while the snapshot is open.
+        If a table was renamed during its snapshot, and the new name has stopped for this reason, the snapshot stays open. The lake lacks
+        rows of the old name. While the snapshot is open, `run_batch` therefore refuses to move the rows to the new name.
         """
         parts, records = steering.parts, SnapshotRecords(self._directory)
         every = records.all()
@@ -233,8 +233,9 @@ class EngineActs:
 
 
 def schema_of_stopped(parts: EngineParts, stop: StoppedTable, position: Position) -> TableSchema | None:
-    """Returns the schema of a stopped table at a position. Returns None if the schema is unknown, if the table was dropped, or if the
-    binlog has no row events for the table's changes. Raises SourceConnectionError if the source must be queried and does not answer.
+    """Returns the schema of a stopped table at a position. Returns None if the schema is unknown, if the table was dropped, or if its
+    storage engine, such as BLACKHOLE, does not store rows in the table (`rows_elsewhere`). Raises SourceConnectionError if the source must
+    be queried and does not answer.
     """
     there = parts.history.state(stop.database, stop.table, position)
     query_schema = functools.partial(schema_at, parts.source, stop.database, stop.table, str(position))

@@ -1,5 +1,5 @@
-"""Defines the arguments and the result of `effects`: a statement's position with the schemas before the statement, and the statement's
-effect on one table.
+"""Defines the arguments and the result of the module `effects`: a statement's position with the schemas before the statement, and the
+statement's effect on one table.
 """
 
 from __future__ import annotations
