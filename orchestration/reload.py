@@ -76,7 +76,9 @@ def reload_repositories(self: Any) -> Any:
 
 
 def show(self: Any, repositories: Any) -> None:
-    """Replaces the code server's repositories and its id. This function becomes a method of Dagster's code server."""
+    """Gives the code server new repositories, and another id, so that Dagster's webserver and daemon read the definitions again. This
+    function becomes a method of Dagster's code server.
+    """
     self._loaded_repositories, self._server_id = repositories, str(uuid.uuid4())
 
 

@@ -16,7 +16,7 @@ _get_server_id = DagsterGrpcClient.get_server_id
 
 
 def remember_server_ids() -> None:
-    """Makes the Dagster clients of this process remember the code server's id for REMEMBERED_SECONDS."""
+    """Makes the Dagster clients of this process ask a code server that answers for its id only once in REMEMBERED_SECONDS."""
     DagsterGrpcClient.get_server_id = _remembered_id  # type: ignore[method-assign,assignment]  # of Dagster's class
 
 

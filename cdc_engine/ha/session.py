@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 
-# After a confirmation, the holder assumes that it holds the lock for this part of a session. If the next confirmation fails, it uses the
-# rest of the session to stop its work before another process can take the lock.
+# A session is the time after a confirmation in which no other process can take the lock. The holder assumes only for this part of it that
+# it holds the lock. If the next confirmation fails, the holder uses the rest of the session to stop its work.
 TRUSTED_PART = 0.6
 CONFIRM_PART = 0.2  # The interval between two confirmations, as a part of a session.
 

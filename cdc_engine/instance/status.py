@@ -53,8 +53,8 @@ def figures_of(
         connections=counters.connections,
         received_at=counters.received_at,
         put_wait_seconds=metrics.put_wait_seconds,
-        # Adds the discarded events to both sequences. So the sequences never decrease, and their difference is the number of events that
-        # wait.
+        # `metrics.put_sequence` decreases when the store drops events without an ack, for example those of an incomplete transaction. So
+        # the dropped events are added to both sequences. Their difference stays the number of events that wait.
         put_sequence=metrics.put_sequence + metrics.forgotten_events,
         ack_sequence=metrics.ack_sequence + metrics.forgotten_events,
         events_max=metrics.events_max,

@@ -68,14 +68,16 @@ def requested(directory: Path, now: float | None = None) -> Order | None:
 
 
 def request(directory: Path, kind: OrderKind, by: str = "") -> Order:
-    """Requests that the engine restarts, or releases the destination, once. `by` names who requests it; empty means the user of this
-    process. Raises MetaError if the request cannot be stored.
+    """Requests that the engine restarts once, or releases its destination once (`kind`). `by` names who requests it; empty means the user
+    of this process. Raises MetaError if the request cannot be stored.
     """
     return _write(directory, REQUESTED_FILE, Order(by=by or somebody(), at=time.time(), kind=kind))
 
 
 def done(directory: Path) -> None:
-    """Removes the request to restart or release, because it is being executed. Raises MetaError if the record store does not answer."""
+    """Removes the request to restart or release. Called when the engine process begins to execute the request, or if no engine process
+    has answered in time. Raises MetaError if the record store does not answer.
+    """
     record_store(directory).remove(REQUESTED_FILE)
 
 

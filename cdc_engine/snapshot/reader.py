@@ -38,7 +38,7 @@ RAW_TEXT = "SET character_set_results = NULL"
 # The server's error codes if a table, column, index or database does not exist, or if a table's definition has changed.
 TABLE_CHANGED = frozenset({1049, 1051, 1054, 1109, 1146, 1176, 1412})
 NOT_GRANTED = frozenset({1142, 1143, 1370})
-NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # The server's errors if the operator's condition is not valid SQL.
+NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # The server's errors if `rows` in conf/ or --where is not valid SQL.
 ROW_TOO_LARGE = 1153
 
 
@@ -114,8 +114,8 @@ class RowReader:
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
         """Translates errors of the connection in the body of the `with` statement to Sluice's errors. Raises TableChangedError if the
-        server's table differs from the schema. Raises ConfigurationError if a grant is missing, or if the operator's condition or a setting
-        of the server must be corrected. Otherwise raises SourceConnectionError.
+        server's table differs from the schema. Raises ConfigurationError if a grant is missing, or if a setting of the server or the
+        condition for the rows (`rows` in conf/, or --where) must be corrected. Otherwise raises SourceConnectionError.
         """
         try:
             yield

@@ -63,7 +63,7 @@ STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
 # minute, and much more on a busy machine.
 START_SECONDS_MAX = 240.0
 DOWN_SECONDS_MAX = 120.0  # A supervisor has this many seconds to end all its processes. After that, it is killed.
-# When all parts are stopped, a run that is merging has this many seconds to finish. After that, the run's process gets SIGTERM.
+# While the code server is being stopped, a run that is merging has this many seconds to finish. After that, its process gets SIGTERM.
 RUN_SECONDS_MAX = 30.0
 # The warm-up of Spark waits at most this many seconds until the processors are idle. After that, it merges even if they are busy.
 IDLE_SECONDS_MAX = 20.0
@@ -182,7 +182,8 @@ class Stack:
         """
         if not (self._options.dagster or engine_port(self.config)):
             raise ConfigurationError(
-                f"{self.conf / 'sluice.yaml'} puts no engine on this host: without Dagster, write engine: {{kind: remote}}"
+                f"without Dagster, there is no engine to start on this host: set engine: {{kind: remote}} in {self.conf / 'sluice.yaml'}; "
+                "if engine.address names another host, start `sluice engine` on that host"
             )
         parts, running = self._parts(), self._running()
         self.file.remove([SUPERVISOR])

@@ -29,8 +29,8 @@ PLAN = re.compile(r'"execution_plan_snapshot_id": ?"([^"]+)"')
 
 
 class StoredRuns:
-    """Lists and removes the runs of one code location. `label` is the tag with which Dagster marks these runs. An empty `label` stands for
-    runs without the tag, which were started in process.
+    """Lists and removes the runs of one code location. `label` is the value of the tag (REPOSITORY_LABEL_TAG) with which Dagster marks
+    these runs. An empty `label` stands for runs without the tag, which no code location launched.
     """
 
     def __init__(self, storage: SqlRunStorage, label: str) -> None:

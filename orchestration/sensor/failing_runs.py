@@ -1,7 +1,7 @@
 """Finds the kinds of runs of a destination that failed twice or more in a row. Ticks report these kinds in the engine's status.
 
-The module counts failures in the newest run records of each job. So a restart or a lost tick changes nothing. Only the reason of the newest
-failure is read from Dagster's events. Merges are not included: `backoff` counts their failures per batch, because one job merges all
+The module counts failures in the newest run records of each job, so the counts survive a restart and a lost tick. Only the reason of the
+newest failure is read from Dagster's events. Merges are not included: `backoff` counts their failures per batch, because one job merges all
 batches.
 """
 
@@ -60,8 +60,8 @@ class FailingRuns:
         self._troubles: tuple[str, ...] = ()
 
     def troubles(self, runs: RunStore) -> tuple[str, ...]:
-        """Returns a sentence for each kind that `matters` now and whose newest runs failed at least FAILED_MIN times in a row. Reads the
-        records at most once in LOOK_SECONDS, and returns the same sentences in between.
+        """Returns a sentence for each kind of runs that failed FAILED_MIN or more times in a row. Leaves out kinds whose failures are not
+        reported now (`RunKind.matters`). Reads the run records at most once in LOOK_SECONDS, and returns the same sentences in between.
         """
         now = self._clock()
         if now >= self._due:

@@ -101,8 +101,8 @@ class CommittedInterval:
 
     @property
     def streamed(self) -> bool:
-        """Whether the commit applied changes of the stream for the first time, by a merge or by the publication of a snapshot. A search for
-        a position of the stream considers only such commits.
+        """Whether the merge of a batch or the publication of a snapshot made the commit, and not a backfill, repair, swap or maintenance.
+        A search for a position of the stream considers only such commits.
         """
         return self.ours and not self.backfill and self.kind != MAINTENANCE_KIND
 
@@ -289,8 +289,8 @@ def first_count(metrics: Mapping[str, Any], keys: Iterable[str]) -> int:
 
 
 def batches(commits: Iterable[CommittedInterval]) -> list[CommittedInterval]:
-    """Joins the commits of each batch into one interval, and returns the intervals in the order of versions. Publications, maintenance,
-    and commits by other programs stay separate.
+    """Joins the commits of each batch, backfill or repair into one interval, and returns the intervals in the order of versions.
+    Publications, maintenance, and commits by other programs stay separate.
     """
     found: dict[Any, CommittedInterval] = {}
     for commit in sorted(commits, key=lambda each: each.version):

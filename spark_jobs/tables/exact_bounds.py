@@ -38,8 +38,8 @@ logger = logging.getLogger(__name__)
 
 DIGITS_MAX = 15  # The number of decimal digits that a float represents exactly.
 COMPRESSION: Literal["SNAPPY"] = "SNAPPY"  # the default of deltalake
-# A property of tables with column mapping. The property says that all files of the table were checked for rounded bounds. Files that are
-# written later have correct bounds.
+# A table with column mapping gets this property after all its files were checked for bounds (minimum or maximum of a column) that
+# deltalake rounded. Files that are written later have correct bounds.
 EXACT_PROPERTY = "sluice.exactBounds"
 # Spark and pyarrow do not round bounds. The field `created_by` of their Parquet files begins with one of these words, in contrast to files
 # of deltalake.
@@ -51,8 +51,8 @@ REWRITE_SETTINGS = {"spark.databricks.delta.optimize.zorder.checkStatsCollection
 
 
 def writer_properties(schema: pa.Schema) -> Any:
-    """Returns `WriterProperties` that write no bounds for long decimals. Returns None, which is deltalake's default, if all bounds are
-    exact.
+    """Returns `WriterProperties` that write no bounds for long decimals (`is_long`). Returns None, which is deltalake's default, if all
+    bounds are exact.
 
     `schema` is deltalake's schema of the Delta table, because its fields have the physical names. For a new table, `schema` is the schema
     of the rows.
@@ -76,8 +76,8 @@ def without_mapping(schema: pa.Schema) -> pa.Schema:
 
 
 def may_be_rounded(table: DeltaTable) -> bool:
-    """Returns whether the table may have files with rounded bounds, because its files have not been checked yet. Reads neither the files
-    nor the list of files.
+    """Returns whether the table may have files with bounds (minimum or maximum of a column) that deltalake rounded: it has column mapping
+    and long decimals, and its files have not been checked yet. Reads neither the files nor the list of files.
     """
     properties = table.snapshot.properties
     mapped = properties.get(MAPPING_PROPERTY, "none") != "none"
@@ -120,9 +120,9 @@ def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, 
 def fix_bounds(
     session: LakeSession, table: DeltaTable, storage_options: Mapping[str, str], user_metadata: str, key: str = ""
 ) -> int:
-    """Checks a table for files with rounded bounds. If there are any, lets Spark rewrite all files of the table, ordered by `key`, or by
-    order key if `key` is not a suitable column. Then marks the table as checked. Returns the number of files with rounded bounds. Does
-    nothing if the table was checked before or cannot have such files.
+    """Checks a table for files with bounds (minimum or maximum of a column) that deltalake rounded. If there are any, lets Spark rewrite
+    all files of the table, ordered by `key`, or by order key if `key` is not a suitable column. Then marks the table as checked. Returns
+    the number of files with rounded bounds. Does nothing if the table was checked before or cannot have such files.
 
     Each step is one Delta commit that changes no row, so readers always see a complete table, and the next run continues after a killed
     one. No other writer may write the table meanwhile. Raises TableError, or Spark's exceptions.
@@ -172,7 +172,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _long_columns(fields: Any, above: str = "") -> list[tuple[str, Any]]:
-    """Returns the physical path and type of the long decimals that may have statistics. Decimals in lists and maps have none."""
+    """Returns the physical path and type of long decimals (`is_long`) that may have statistics. Decimals in lists and maps have none."""
     return list(_longs(fields, above))
 
 

@@ -58,7 +58,7 @@ class MergeChoice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeFacts:
-    """The facts that decide who merges a table.
+    """The facts that decide whether Spark or `deltalake` merges a table.
 
     - `rows` and `bytes` are the size of the changes and of the files that may contain their keys.
     - `alters` tells whether columns or properties of the Delta table must change before rows are merged.
@@ -85,7 +85,7 @@ class MergeFacts:
 
 
 def choose(setting: SmallSetting, facts: MergeFacts) -> MergeChoice:
-    """Decides who merges. With the setting "small", a table of any size is merged by `deltalake`, if `deltalake` can write it."""
+    """Decides whether Spark or `deltalake` merges. With the setting "small", `deltalake` merges tables of any size, if it can write them."""
     if setting == "spark":
         return MergeChoice(way="spark", reason=CONFIGURED)
     if why := next(_obstacles(facts), ""):

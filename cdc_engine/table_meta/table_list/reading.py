@@ -148,8 +148,8 @@ _parsed_head = functools.lru_cache(maxsize=KEPT_MAX)(head_of)
 
 
 def _changed(store: RecordStore, head: ListHead, known: _ReadList) -> _ReadList | None:
-    """Reads the records that have changed since the cached list `known`, and returns the updated list. Returns None if the digest of the
-    updated list is not the head's digest.
+    """Reads the records that have changed since the cached list `known`, and returns the updated list. Returns None if the head does not
+    name the changes since `known`, or if the digest of the updated list is not the head's digest.
     """
     changed = head.changed_since(known.digest)
     if changed is None:

@@ -1,3 +1,3 @@
-"""Contains the operations on rows that jobs and commands start: the repair, and the backfill, which writes to the live tables or to a new
-table.
+"""Contains the operations on rows that jobs and commands start: the repair, and the backfill, which merges into the Delta tables of the
+stream or builds a new Delta table.
 """

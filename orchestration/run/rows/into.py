@@ -1,7 +1,8 @@
 """Builds a past state of one table as a separate Delta table that people can inspect or compare (`sluice backfill --into`).
 
-The build starts from the newest version of the live table that has no change after the interval's start. To this version, the build applies
-the stream's changes up to the interval's end. The live table stays unchanged and the run lock is not taken, so merges continue.
+The live table is the Delta table into which runs merge the changes. The build starts from the newest version of the live table that has no
+change after the interval's start. To this version, the build applies the stream's changes up to the interval's end. The build neither
+writes the live table nor takes the run lock, so merges continue.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ NAME = re.compile(r"[^./\s]+\.[^./\s]+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RebuiltTable:
-    """The table that was built. `of` is the live table, and `version` the version of the live table from which the build started. `up_to`
-    is the position in the source up to which the table has the changes.
+    """The Delta table `table` that `run_into` has built. `of` is the captured table whose past state it has. `version` is the version of
+    the captured table's Delta table from which the build started. `up_to` is the source's position up to which the new table has changes.
     """
 
     table: str
@@ -107,8 +108,8 @@ def _taken(config: SluiceConfig) -> set[str]:
 def run_into(
     config: SluiceConfig, request: BackfillRequest, listener: RowsListener, folder: Path
 ) -> tuple[BackfillReading, RebuiltTable]:
-    """Reads the changes and builds the table. Raises SluiceError or MergeFailedError, with a message for users, if the table cannot be
-    built.
+    """Builds the past state that `request` names: reads the changes of the table from the binlog, and applies them to a version of its
+    Delta table. Raises SluiceError or MergeFailedError, with a message for users, if the past state cannot be built.
     """
     from sluice.cdc_engine.instance.rows.work import BackfillReading  # noqa: PLC0415  imports the engine's packages
 
@@ -140,13 +141,13 @@ def run_into(
 def _from_a_version(
     config: SluiceConfig, request: BackfillRequest, arguments: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
-    """Chooses the version of the live table from which the past state is built (`base_of`), and adds it to `chosen`. Returns the requested
-    interval with another start: the position from which changes are applied to this version. `arguments` are the destination's settings,
-    its ledger and the interval of the request.
+    """Chooses the version of the table's Delta table from which the past state is built (`base_of`), and adds it to `chosen`. Returns the
+    requested interval with another start: the position from which changes are applied to this version. `arguments` are the destination's
+    settings, its ledger and the interval of the request.
 
-    The start is the position up to which the version has the stream's changes. If the binlog file of this position is not available and the
-    table has not changed since, the start is the requested start or the cursor, whichever is earlier. The table has not changed if it has
-    no later commit of the stream, is not stopped, and has no open snapshot.
+    The start is the position up to which the version has the stream's changes. If the binlog file of this position is not available, the
+    start may be later: the requested start, or the cursor if the cursor is earlier. This is possible only if the table has no later commit
+    of the stream, is not stopped, and has no open snapshot, so that no change is left out.
 
     Raises ConfigurationError if there is no suitable version, and PositionLostError if the binlog file of the start is not available.
     """

@@ -4,7 +4,7 @@ Within an epoch, order keys decide. Between two epochs, order keys are not relia
 files were numbered again. Then the executed sets of the record and of the position decide. If one of them is unknown, order keys decide.
 
 The executed set in the record of a statement or a table map does not include the transaction of the statement or table map. So this record
-applies only if the stream has executed more than this set.
+applies only if the executed set of the position has more transactions than the set in the record.
 """
 
 from __future__ import annotations
@@ -90,9 +90,10 @@ def _by_numbering(
 
 
 def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> set[int]:
-    """Returns the indexes of the records that are needed at one of the order keys `keys`, which are ascending.
+    """Returns the indexes of the records that are needed to continue the stream from at least one of the order keys `keys` (ascending).
 
-    A record is needed at each key before its own key, and at later keys until a later record of the same subject applies.
+    A stream that continues before a record's own key needs the record, because it reaches this key. A stream that continues later needs
+    the record unless a later record of the same subject applies at its start.
     """
     kept: set[int] = set()
     replaced: dict[RecordSubject, int] = {}  # Subject → the first index in `keys` at which a later record applies.
