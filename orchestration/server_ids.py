@@ -1,8 +1,8 @@
 """Lets the webserver and the daemon ask the code server for its id less often. The id changes when the definitions are reloaded.
 
-Dagster asks every second, over a new connection each time, which takes a quarter of the processor time of an idle installation. With this
-module, Dagster asks every five seconds while the code server answers. While the code server does not answer, Dagster asks every second as
-before.
+Without this module, Dagster asks every second, over a new connection each time, which takes a quarter of the processor time of an idle
+installation. With this module, Dagster asks every five seconds while the code server answers. While the code server does not answer,
+Dagster asks every second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _get_server_id = DagsterGrpcClient.get_server_id
 
 
 def remember_server_ids() -> None:
-    """Makes the Dagster clients of this process ask a code server that answers for its id only once in REMEMBERED_SECONDS."""
+    """Makes the Dagster clients of this process ask the code server for its id at most once in REMEMBERED_SECONDS."""
     DagsterGrpcClient.get_server_id = _remembered_id  # type: ignore[method-assign,assignment]  # of Dagster's class
 
 

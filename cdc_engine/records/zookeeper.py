@@ -111,8 +111,8 @@ class ZooKeeperRecordStore(RecordStore):
         return data
 
     def _write(self, name: str, data: bytes, version: int, also: Mapping[str, str]) -> list[Any]:
-        """Writes the record, and the values for other programs, in one transaction. Returns one result per operation. The first result is
-        that of the record.
+        """Writes the record, and values for programs other than Sluice (`also`), in one transaction. Returns one result per operation. The
+        first result is that of the record.
         """
         client, path = self._client(), self._path(name)
         others = {destination_path(self._destination, inside): text.encode() for inside, text in also.items()}

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.maintain.tables import Maintained
 
 TAG = "sluice/maintenance"
-# While a run is open, the schedule of the same act requests no other run. If a run has been open for longer than this, its process was
-# probably killed, so the schedule marks the run as failed and requests another one. If the process still works, the run lock prevents the
-# two runs from maintaining a table at the same time.
+# While a run is open, the schedule of the same act (OPTIMIZE or VACUUM) requests no other run. If a run has been open for longer than this,
+# its process was probably killed, so the schedule marks the run as failed and requests another one. If the process still works, the run
+# lock prevents the two runs from maintaining a table at the same time.
 LOST_SECONDS = 24 * 3600.0
-# While a run has one of these statuses, the schedule of the same act requests no other run, because that run would only wait.
+# While a run has one of these statuses, the schedule of the same act (OPTIMIZE or VACUUM) requests no other run, which would only wait.
 UNDER_WAY = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,

@@ -58,8 +58,8 @@ def make_table(
     check: Callable[[], None],
     aside: str = "",
 ) -> bool:
-    """Creates the whole table or nothing. Returns False if the path is not on this machine, or if something other than an empty folder
-    exists there. Raises OSError, or the exceptions of `fill`.
+    """Creates a Delta table at `path`, as a whole or not at all. Returns False if the path is not on this machine, or if something other
+    than an empty folder exists there. Raises OSError, or the exceptions of `fill`.
 
     - `check` checks the fence immediately before the table becomes visible. If `check` raises an exception, no table and no file is left.
     - `fill` writes files into the folder that becomes the table's folder, and syncs them.

@@ -85,7 +85,7 @@ class MergeFacts:
 
 
 def choose(setting: SmallSetting, facts: MergeFacts) -> MergeChoice:
-    """Decides whether Spark or `deltalake` merges. With the setting "small", `deltalake` merges tables of any size, if it can write them."""
+    """Decides whether Spark or `deltalake` merges. With the setting "small", `deltalake` merges tables of any size if it can write them."""
     if setting == "spark":
         return MergeChoice(way="spark", reason=CONFIGURED)
     if why := next(_obstacles(facts), ""):
