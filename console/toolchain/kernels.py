@@ -1,7 +1,7 @@
 """Compiles all numba kernels of the engine during setup. Without this module, the first run on a new machine would wait for the compiler.
 
 numba stores the compiled code of a kernel in `__pycache__` next to the kernel's source file. If this directory is not writable, numba uses
-the user's cache directory. numba detects outdated code only by the date and size of the source file. So numba does not notice a change of a
+the user's cache directory. numba detects outdated code only by a digest of this source file. So numba does not notice a change of a
 constant or kernel that the compiled code includes from another file.
 
 Therefore this module removes the compiled code of a source file when the file, or one of Sluice's files that it imports, has changed. Then
