@@ -1,7 +1,7 @@
 """Starts, pauses, continues and cancels snapshots of tables, when an operator requests it.
 
-To start or pause a snapshot, the functions write the record of the snapshot. To cancel a snapshot or resume a table, the functions store a
-request, which the engine executes and removes. Runs read the rows of the tables.
+To start or pause a snapshot, the functions write the record of the snapshot. To cancel a snapshot, or to re-snapshot a stopped table, the
+functions store a request, which the engine executes and removes. Runs read the rows of the tables.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ def start_where_lost(directory: Path) -> None:
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:
-    """Requests snapshots of tables. A stopped table resumes, a failed snapshot starts again, and a paused snapshot continues. A second call
-    changes nothing while the snapshots are in progress. `where` is an SQL condition for the rows to read; an empty text means all rows.
+    """Requests snapshots of tables. Also ends the stop of a stopped table, starts a failed snapshot again, and continues a paused snapshot.
+    A second call changes nothing while the snapshots are in progress. `where` is an SQL condition for the rows to read; an empty text means
+    all rows.
 
-    Writes the record of a table's snapshot before it requests that the table resumes. The engine buffers the changes of a table whose
-    snapshot record is open, so no change is lost. Raises ActRefusedError if the destination has no position yet, or if a snapshot of a
-    table is in progress with another condition or is being canceled. Raises MetaError if a record cannot be written.
+    For a stopped table, writes the snapshot record before it requests that the engine re-snapshots the table. The engine buffers the
+    changes of a table whose snapshot record is open, so no change is lost. Raises ActRefusedError if the destination has no position yet,
+    or if a snapshot of a table is in progress with another condition or is being canceled. Raises MetaError if a record cannot be written.
     """
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:
@@ -106,8 +107,8 @@ def pause(directory: Path, name: str) -> SnapshotRecord:
 
 def go_on(directory: Path, name: str) -> SnapshotRecord:
     """Continues a paused snapshot with the first chunk that is not complete, or starts a failed snapshot again. If the table has stopped,
-    also requests that the table resumes. Raises ActRefusedError if the table has no open snapshot, and MetaError if a record cannot be
-    written.
+    also requests that the engine re-snapshots the table. Raises ActRefusedError if the table has no open snapshot, and MetaError if a
+    record cannot be written.
     """
     record = SnapshotRecords(directory).update(name, lambda now: _open(now).retried())
     if _stop_of(read_ledger(directory), name) is not None:

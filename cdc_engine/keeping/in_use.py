@@ -73,10 +73,12 @@ def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool)
 
 
 def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
-    """Builds the configuration from one file after the other. Uses each file's current text if it is valid, otherwise its earlier text if
-    there is one. `last` are the earlier texts of the destinations. Unchanged files come first. So if a changed file conflicts with an
-    unchanged file, the changed file is refused. Groups come last, because their members must exist. If each file is valid, but the files
-    are not valid together, raises ConfigurationError with `why`, the error of all files together.
+    """Builds the configuration from one file after the other. Uses each file's current text if it is valid, otherwise its earlier text
+    (`last`), if there is one. Adds each file whose current text is not used to `refused`, with the reason.
+
+    Unchanged files come before changed files. So if a changed file conflicts with an unchanged file, the changed file is refused. Groups
+    come after all destinations, because their members must exist. If each file is valid, but the files are not valid together, raises
+    ConfigurationError with `why`, the error of all files together.
     """
     taken, chosen = config_of(ConfFiles(wanted.directory, wanted.main, {})), dict[str, str]()
     groups = {name for name, text in wanted.destinations.items() if is_group(mapping_of(name, text, []))}

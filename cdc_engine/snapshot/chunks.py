@@ -43,7 +43,8 @@ def chunks(
     caller requests the chunk. A table without a key is one chunk without bounds.
 
     When the bound of a chunk is searched, the chunk has `rows_per_chunk` rows that `where` selects. The last chunk has fewer rows. Raises
-    TableChangedError, ConfigurationError or SourceConnectionError.
+    TableChangedError if the table or a column no longer exists, ConfigurationError if the user lacks SELECT or `where` cannot be evaluated,
+    and SourceConnectionError after any other error of the source.
     """
     if after is not None and not after.up_to:
         return
@@ -63,8 +64,8 @@ def chunk_key(connection: QueryRunner, table: TableVersion) -> Key | None:
     ordered or cannot be written as exact literals. UUIDs in the key are compared as text if the server compares UUIDs in another order than
     it sorts them.
 
-    `index` of the result is PRIMARY if the table's primary key begins with the columns of the result, and none of its columns is indexed by
-    a prefix only. Otherwise, `index` is empty.
+    `index` of the result is PRIMARY if the table's primary key begins with the columns of the result, none of its columns is indexed by a
+    prefix only, and no UUID is compared as text. Otherwise, `index` is empty.
     """
     key = key_of(table)
     if key is None:

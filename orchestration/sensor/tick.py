@@ -110,7 +110,7 @@ class DestinationSensor:
     - `open_run_endpoint` opens the RPC endpoint through which runs call the engine, for the destination's directory.
     - `lag_seconds_max` is the lag above which the check `caught_up` fails.
     - `conf_troubles` returns a sentence for each reason why the destination's file in conf/ is not used.
-    - `kinds` are the kinds of the destination's runs except merges, whose failures the tick reports.
+    - `kinds` are the kinds of runs, other than merges, whose failures the tick reports.
     - `only_one` tells whether conf/ has no other destination.
     """
 
@@ -164,7 +164,7 @@ class Ticker:
                 why = f"{self._broken} ticks in a row failed, the newest with {self._broke}; the next attempt begins in {left:.0f} s"
                 return _answer(why, [], cursor)
             answer = self._look_until_something_is_due(runs, cursor, idle_seconds)
-            # Ticks that raise an error are not recorded, because they have settled nothing.
+            # Records that the tick has ended. A tick that raises an error does not reach this line, because it has settled nothing.
             hear(self._line.destination)
             self._broken = 0
             return answer
@@ -405,7 +405,7 @@ def _answer(answer: dg.RunRequest | str, events: list[AssetEvent], cursor: str |
 
 
 def _is_idle(answer: dg.SensorResult) -> bool:
-    """Returns whether a tick has nothing to report to Dagster and a repetition would do the same."""
+    """Returns whether a tick found no batch to hand out (NOTHING_WAITS) and has no events for Dagster, so that it can be repeated."""
     skipped = answer.skip_reason.skip_message if isinstance(answer.skip_reason, dg.SkipReason) else answer.skip_reason
     return not answer.run_requests and not answer.asset_events and (skipped or "").startswith(NOTHING_WAITS)
 

@@ -3,7 +3,7 @@ that holds the run lock.
 
 deltalake joins and deletes the files. Rows are not ordered by a key, because the order would speed up no write: rows are only appended to a
 change log, and a merge into a history reads mainly the current versions of rows. Consistent snapshots include these tables, so the next
-snapshot names their versions after the maintenance.
+consistent snapshot names their versions after the maintenance.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sluice.spark_jobs.tables.commit_record import maintenance_record
 from sluice.spark_jobs.tables.delta_table import VECTORS_FEATURE
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
-# Before maintenance deletes files, it syncs the commits of this many seconds again, because a killed run may not have synced its last
-# commits. Older commits are on disk, because operating systems write files within a minute.
+# Before maintenance deletes files, it syncs all commits again that were made within this time, because a killed run may not have synced its
+# last commits. Older commits are on disk, because operating systems write files within a minute.
 UNSYNCED_SECONDS_MAX = 3600.0
 
 
@@ -102,8 +102,8 @@ def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
         # below.
         sync_commits(given.path, version, version, since_seconds=time.time() - UNSYNCED_SECONDS_MAX)
         side.fence.check(given.name)
-        # With `full`, deltalake also deletes files that no commit names. It would also delete the files of deletion vectors, because it
-        # does not recognize them as files of the table.
+        # With `full`, deltalake also deletes files that no commit names. `full` is not used for a table with deletion vectors, because
+        # deltalake does not recognize their files as files of the table, and would delete them.
         full = VECTORS_FEATURE not in (side.log.protocol().reader_features or ())
         removed = side.log.vacuum(
             retention_hours=math.ceil(hours), dry_run=False, enforce_retention_duration=False, full=full
@@ -118,7 +118,8 @@ def _done(given: MaintainedSideTable, plan: Maintained, since: int, began: float
     version = side.version
     sync_commits(given.path, since, version)
     table = given.current_state
-    # If another program restored the table, its stored record is not replaced, so that the next batch sees the difference.
+    # If another program restored the table, its stored record is not replaced. The next batch compares the record with the table, and so
+    # detects the restore.
     if not side.was_restored(table.owner, table.records.side_table(table.name, given.kind)):
         table.records.keep_side_table(table.name, given.kind, side.record)
     after = facts_of(given.table) or plan.before

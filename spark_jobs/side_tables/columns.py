@@ -40,7 +40,8 @@ def map_columns(
     """Maps the columns of the source table `name` ("database.table") to columns of the change log or history. `there` has the existing
     columns with Spark's names of their types. `taken` are the names of Sluice's own columns.
 
-    Raises TableError if a column of the source has the name of one of Sluice's columns, or a name that Delta refuses.
+    Raises TableError if a column of the source has the name of one of Sluice's columns, or a name that Delta refuses. Also raises it if the
+    column for the present type (`typed_name`) exists with another type.
     """
     known = {column.lower(): (column, kind) for column, kind in there.items()}
     names: dict[str, str] = {}
@@ -98,8 +99,8 @@ def taken_over(
     there: Mapping[str, str],
     alterations: Sequence[Alteration] = (),
 ) -> tuple[TakenOver, ...]:
-    """Returns the columns of a history that take values from other columns. `there` has the history's columns and types before
-    `mapped.added` were added.
+    """Returns the columns of a history that take values from other columns, because the source renamed a column or changed its type.
+    `there` has the history's columns and types before `mapped.added` were added.
     """
     renames = {each.new_name.lower(): each.column for each in alterations if each.kind is AlterationKind.RENAME}
     begin = {each.column.lower() for each in alterations if each.kind is AlterationKind.ADD}

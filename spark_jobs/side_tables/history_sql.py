@@ -1,5 +1,5 @@
-"""Generates SQL for merges into a history. Spark and deltalake use the MERGE condition and the comparison with a current-state table. The
-other functions are only for Spark. Pure functions.
+"""Generates SQL for merges into a history. `condition`, `closing` and `HistoryDifference` are for Spark and for deltalake. `versions` and
+`reopened` are only for Spark. Pure functions.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ class HistoryDifference:
     - `key` are the key columns, with their names in the current-state table.
     - `order_key` and `time_us` are the position of the current-state table.
     - `deleted` is the condition of rows that are marked as deleted, or is empty if there are none.
-    - If `at_position`, every new version begins at this position, because the table was renamed there. If not, a new version begins at the
-      last change of its row. But if the row's open version begins at this change or later, the new version begins at this position.
+    - If `at_position`, every new version begins at the position of the current-state table, because the table was renamed there. If not, a
+      new version begins at the last change of its row. Exception: if the row's open version begins at this change or later, the new version
+      begins at the position of the current-state table.
     - `left` are columns of the history that the current-state table does not have, because the source dropped them or changed their type.
       These columns get NULL.
     """
@@ -81,8 +82,9 @@ class HistoryDifference:
         # `a IS DISTINCT FROM (b OR c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._current(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
-        # The current-state table may lack the row, or its row may differ without a newer order key. The change then gets the position of
-        # the current-state table, because the change is not later than this position.
+        # If `is_newer` is false, the order key of the change is unknown: the current-state table lacks the row, or its row differs although
+        # the row's order key is not newer than the open version. The change then gets the position of the current-state table, because
+        # the change is not later than this position.
         is_newer = "false" if self.at_position else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
         at_time = f"CASE WHEN {is_newer} THEN m_time ELSE {time} END"
@@ -140,8 +142,9 @@ def versions(images: str, names: Mapping[str, str], key: Sequence[str], left: Se
 
 
 def reopened(history: str, columns: Sequence[str], fills: Mapping[str, str], order_key: int, time_us: int) -> str:
-    """Returns a SELECT for Spark that closes each open version of a history and opens it again with new values. `columns` are the
-    history's columns that store columns of the source. `fills` has the expression of the new value per column.
+    """Returns a SELECT for Spark that closes each open version of a history and opens it again with new values. Called if a DDL statement
+    gives existing rows values in new columns. `columns` are the history's columns that store columns of the source. `fills` has the
+    expression of the new value per column.
     """
     at, values = sql_text.timestamp_us(time_us), {name: sql_text.identifier(name) for name in columns}
     closes = {VALID_TO: at, TO_KEY: f"{order_key}L", CLOSES: "true"}

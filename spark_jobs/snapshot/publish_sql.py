@@ -38,8 +38,8 @@ NUMBER, SINCE, HAS = "_sluice_number", "_sluice_since", "_sluice_has_"
 class Rows:
     """The input from which a table is created.
 
-    - `label` is the order key of the rows that the snapshot read and no buffered change replaces. `read_at_us` is the commit time of these
-      rows in µs since 1970.
+    - `label` is the order key of the rows that the snapshot read, except rows that a buffered change replaces. `read_at_us` is the commit
+      time of these rows in µs since 1970.
     - `buffered_after` is for a table without a key: the order key up to which the rows of the snapshot contain the table's changes.
     - `changes` says whether there are buffered changes. `partial` says whether a buffered change may lack columns.
     """
@@ -115,7 +115,7 @@ def incomplete(rows: Rows) -> str:
 
 def _completed(rows: Rows) -> str:
     """Returns the SELECT of the last image of each key. Columns that the images lack get their value from the row that the snapshot
-    read.
+    read, unless an image inserted or deleted the row (`SINCE` is not 0).
     """
     names = [sql_text.identifier(column.name) for column in rows.columns]
     values = [f"if(l.{HAS}{index}, l.{name}, c.{name}) AS {name}" for index, name in enumerate(names)]
@@ -128,8 +128,8 @@ def _completed(rows: Rows) -> str:
 
 def _states(rows: Rows) -> str:
     """Returns the SELECT that combines the images of each key, which may lack columns, to one image. `SINCE` is the number of the image
-    that last inserted or deleted the row, or 0 if no image did. Earlier images do not count. For each column, the SELECT has the newest
-    value among the other images, and whether any of them has the column (`HAS`).
+    that last inserted or deleted the row, or 0 if no image did. Images before this image are ignored. For each column, the SELECT has the
+    newest value among the remaining images, and whether any of them has the column (`HAS`).
     """
     # Case is ignored, because conf/ may spell the key columns differently from the table.
     keys = {name.lower() for name in rows.key}

@@ -30,9 +30,9 @@ class LostCommits:
 def lost_commits(owner: Owner, record: TableRecord, version: int, history: Iterable[Mapping[str, Any]]) -> LostCommits:
     """Returns the commits of runs that the table's current version no longer has.
 
-    The version in `record` is the one that the last run left. It has all commits of runs. `version` is the current version. `history` is
-    Delta's history in any order. The search goes backwards from the current version. At a RESTORE, the search continues at the restored
-    version.
+    The version in `record` is the one that the last run left, so it has all commits of runs. `version` is the current version. `history` is
+    Delta's history in any order. The search goes backwards from the current version to the version in `record`. At a RESTORE, the search
+    continues at the restored version.
     """
     commits = {int(each.get("version", 0)): each for each in history if not of_a_shard(each)}
     lost, by, at = list[CommittedInterval](), None, version

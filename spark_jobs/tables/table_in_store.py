@@ -57,7 +57,7 @@ def left_files(names: Iterable[str]) -> frozenset[str]:
 
 def clear_path(name: str, path: str, storage_options: Mapping[str, str], fence: Fence) -> bool:
     """Removes what killed attempts left at the path of a table that does not exist. Returns whether the path is then empty. Returns True
-    for a path that is not in a store. Raises TableError if the store fails, or if the run may no longer write.
+    for a path that is not in an object store. Raises TableError if the store fails, or if the run may no longer write.
     """
     if not is_in_store(path):
         return True

@@ -21,8 +21,8 @@ TRUNCATED, LARGER, BACKWARDS = statuses.TRUNCATED, statuses.LARGER, statuses.BAC
 # and the offset and size of its key. The fields NODE and LAST are for the callers.
 AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, OFFSET, KEY_OFFSET, KEY_SIZE, NODE, LAST = range(12)
 STACK_SHAPE = (DEPTH_MAX + 1, 12)
-# Indexed by the kind of a value: from which width of the container's offsets (bytes) an entry contains the value itself. An entry with
-# narrower offsets contains the offset of the value. 8 means never, because offsets have at most four bytes.
+# Kind of a value → the smallest width (bytes) of a container's offsets with which the container's entry contains the value itself. With a
+# smaller width, the entry contains the offset of the value. 8 means always the offset, because offsets have at most four bytes.
 INLINED_WIDTH = np.full(256, 8, np.int64)
 INLINED_WIDTH[[INT32, UINT32]] = 4
 INLINED_WIDTH[[LITERAL, INT16, UINT16]] = 2

@@ -92,7 +92,7 @@ def column_type(column: Column, texts: ColumnTexts) -> SchemaType:
     """Returns the kind of a column's values. `texts`: how the values are converted to the texts that the kernels encode."""
     code = TypeCode(column.type_code)
     is_year = code == TypeCode.YEAR and column.mysql_type.startswith("year")
-    # With a `hash` mask, a column of any type has the sqlType VARCHAR.
+    # With a `hash` mask, a column of any type has the sqlType VARCHAR, and its values are strings.
     if texts.sql_type == SqlType.VARCHAR and not is_year:
         return SchemaType(ColumnKind.STRING)
     if code in BYTES:
@@ -107,8 +107,8 @@ def column_type(column: Column, texts: ColumnTexts) -> SchemaType:
 
 
 def schema_name(name: str) -> str:
-    """Returns a column's name in the form that schemas permit. Each UTF-16 unit of a character that is not permitted is replaced by `_u`
-    and four hexadecimal digits.
+    """Returns the name of a column, table or database in a form that schemas of Avro and Protobuf permit. Each UTF-16 unit of a character
+    that is not permitted is replaced by `_u` and four hexadecimal digits.
     """
     return ESCAPED.sub(lambda found: "".join(map(_escape, _units(found.group()))), name) or "_"
 

@@ -70,7 +70,7 @@ class SourceRows:
                     if number == 1:
                         wait_until_shown(reader, low, self._pause)
                     else:
-                        # Checks again, because another source may have become the source in use since the first condition was read.
+                        # Raises an error if another source has become the source in use since the first condition was read.
                         reader.shows(low)
                     rows += _read(reader, name, number, files[-1])
                     high = reader.end()

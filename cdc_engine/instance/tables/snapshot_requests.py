@@ -99,8 +99,8 @@ def end_dropped(
     """Cancels the open snapshots of tables that were dropped, and removes their files. Does nothing if a run holds the run lock `lock`; a
     later tick tries again.
 
-    Before it cancels a snapshot, calls `stop`, which stops the table if the policy `drop_table: apply` deletes its rows in the lake. This
-    deletion is among the buffered changes, so it must be read again.
+    First calls `stop` for each snapshot. With the policy `drop_table: apply`, the deletion of the table's rows is among the buffered
+    changes, which are removed with the snapshot. So `stop` then stops the table, and a resume reads the deletion again.
     """
     if not lock.try_acquire():
         return
@@ -133,7 +133,9 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
 
 
 def canceled_stop(wanted: ResumeRequest | SnapshotRecord, position: Position, why: str) -> Callable[[Ledger], Ledger]:
-    """Returns a transition that stops a table whose snapshot is canceled. `why` is the reason in the snapshot's record."""
+    """Returns a function that adds to a ledger the stop of a table whose snapshot is canceled, at `position`. `why` is the reason in the
+    snapshot's record.
+    """
     reason = (
         f"the snapshot of the table was canceled, and its changes since {position} were buffered: `sluice "
         "schema resume` continues the table from that position, and `sluice snapshot start` re-snapshots it"

@@ -1,5 +1,5 @@
-"""Receives the bytes of a shared dump into buffers, and tracks which position in the binlog the bytes have reached. `stream`, which has the
-socket, calls this module.
+"""Receives the bytes of a shared dump, which is one dump of a server that several parsers read. Puts the bytes into buffers, and tracks
+which position in the binlog they have reached. `stream`, which has the socket, calls this module.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from sluice.cdc_engine.parser.shared.window import Boundary, DumpWindow
 
 
 class DumpFiller:
-    """Fills the window of a shared dump. The socket writes into `space`, then `received` makes these bytes readable for the window's
-    readers. `answer` is the packet with which the server ended the dump, or empty while the dump runs.
+    """Fills `window` with the bytes of a dump that several parsers share. The socket writes bytes into `space`, then `received` makes these
+    bytes readable for the parsers. `answer` is the packet with which the server ended the dump, or empty while the dump runs.
     """
 
     def __init__(

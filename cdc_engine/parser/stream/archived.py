@@ -1,4 +1,4 @@
-"""Reads archived binlog files: the files that a server has purged, or all files of an archive without a connection to the server.
+"""Reads archived binlog files: the files that a server has purged or, if there is no connection to the server, all files of an archive.
 
 Before the rows of a file are used, these values of the file are compared with the server: the server id, the creation time and, with GTIDs,
 the executed set before the file. If a file belongs to another server, or is missing and conf/ has no command that fetches it, an error
@@ -68,7 +68,7 @@ def fetch(archive: Archive, file: str, facts: ServerFacts, given_up: Callable[[]
     """Fetches a file that the archive lacks, with the command in conf/. Stores the file in the archive if the file is complete and belongs
     to this server.
 
-    Raises SourceConnectionError if the command fails, and InterruptedError if `given_up` canceled it.
+    Raises SourceConnectionError if the command fails or the file is refused, and InterruptedError if `given_up` canceled the command.
     """
     proven = facts.gtid_enabled and not facts.mariadb
     archive.fetch(file, lambda stream: require_whole_file(stream, file, facts, proven=proven), given_up)

@@ -80,12 +80,13 @@ class WindowReading:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowBlock:
-    """A block in a window. `start` is the count before the block. `end_key` is the key of the last end of a transaction, in the block or
-    before the block. `open` identifies the transaction that the block continues, or is None if the block begins with a new transaction.
+    """A block in a window. `start` is the count before the block. `end_key` is the key at which the last transaction of the block ends. If
+    no transaction ends in the block, `end_key` is that of the previous block. `open` identifies the transaction that the block continues,
+    or is None if the block begins with a new transaction.
 
-    `bytes_start` counts the bytes of the window's row events before this block. For each row event of the block, `bytes_before` has the
-    number of bytes of the block's earlier row events. The last value is the number of bytes of all row events of the block. A statement
-    within a transaction counts as one row event, because the positions before and after the statement must differ.
+    `bytes_start` is the number of bytes of the window's row events before this block. `bytes_before` has, for each row event of the block,
+    the number of bytes of the block's earlier row events, and at the end the number of bytes of all its row events. A statement within a
+    transaction counts as one row event, because the positions before and after the statement must differ.
     """
 
     block: Block
@@ -142,7 +143,7 @@ def open_after(each: WindowBlock) -> Key | None:
 def last_offset(each: WindowBlock, events: int) -> int:
     """Returns the binlog offset of the window's row event with the number `events`, counted from 1. The row event must be in this block. A
     statement within a transaction counts as a row event. For such a statement, returns its offset, or the order key of its first table
-    change if the block does not have the statement.
+    change if `block.statement` is None.
     """
     block, event = each.block, events - each.start.events - 1
     if event < block.event_count:

@@ -154,7 +154,8 @@ def _characters(column: LiteralColumn, literal: Default) -> str:
     if literal.notation is not DefaultNotation.STRING:
         raise _converted(column)
     if literal.said not in {"", column.client} and not value.isascii():
-        # The server reads the literal's bytes in the charset of the introducer. The value was decoded in the charset of the client.
+        # `literal.said` is an introducer such as _latin1, and the server reads the literal's bytes in that charset. But `value` was decoded
+        # in the client's charset, so its characters may be wrong.
         raise _converted(column)
     return value
 

@@ -34,7 +34,7 @@ Rule = Callable[[DeclaredType, DeclaredType, int, int], bool]
 
 def type_change(old: DeclaredColumn, new: DeclaredColumn) -> AlterationKind | None:
     """Returns WIDEN if the new type can store every value of the old type unchanged, otherwise CONVERT. Returns None if both types have the
-    same values, printed in the same way, for example if only the display width, the position, NULL or the visibility changed.
+    same values, printed in the same way, for example if only the display width, the order of columns, NULL or the visibility changed.
     """
     if (old.type, old.charset) == (new.type, new.charset):
         return None

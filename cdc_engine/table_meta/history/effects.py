@@ -110,9 +110,8 @@ def _repointed(
 def _new_names(
     statement: Statement, context: DdlContext
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
-    """Returns the tables and the columns that a statement renames, as arguments for `foreign_keys.pointing`.
-
-    Tables whose engine has no foreign keys are left out, because a foreign key to such a table (foreign_key_checks=0) keeps the old name.
+    """Returns the tables and the columns that a statement renames, as arguments for `foreign_keys.pointing`. Tables whose engine has no
+    foreign keys are left out, because a foreign key to such a table (possible with foreign_key_checks=0) keeps the old name.
     """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}
@@ -170,9 +169,8 @@ def _become(
     context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
 ) -> Iterator[DdlEffect]:
     """Yields the effects on a table that gets the schema `done.schema`. Stops the table if the policy does not allow the change, or if the
-    lake needs a re-snapshot (`done.unknown`). If the table is not running, only its schema changes.
-    `rows_lost` are actions that deleted or inserted rows without row events. The policy decides about DROP PARTITION and TRUNCATE
-    (PARTITION_LOST). Any other of these actions stops the table.
+    lake needs a re-snapshot (`done.unknown`). If the table is not running, only its schema changes. `rows_lost` are actions that deleted or
+    inserted rows without row events. The policy decides about DROP PARTITION and TRUNCATE (PARTITION_LOST). All others stop the table.
     """
     items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
     unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
@@ -233,7 +231,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
         yield from _stopped_by(by_query, statement.kind, context)
     yield from _members(statement, name, context)
     if statement.if_not_exists and context.may_exist(name):
-        # If the table existed, the statement did nothing. So the table's schema stays unknown until a table map or an operator provides it.
+        # It is unknown whether the table existed. So the table's schema stays unknown until a table map or an operator provides it.
         return
     charset = context.known.database_charset(name[0], context.key)
     # With OR REPLACE, the flag thread_specific is always set, so it does not show whether the table is temporary.
@@ -384,7 +382,7 @@ def _taken_over(
 
 
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
-    """Returns the effect of a rename if the lake cannot move the rows of `origin` to the new name `name`: if `name` is captured, it stops.
+    """Returns the effect of a rename that the lake cannot follow, from `origin` to `name`: if `name` is captured, the table `name` stops.
 
     If both names are captured, the change STOPPED is reported even if the table `name` was already stopped. The reason: consumers also get
     rows of stopped tables, and must stop at this rename if conf/ has different filters, masks or transforms for the two names. Nothing is
@@ -399,7 +397,9 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a dropped or renamed table (`what`). `is_change` is False for the old name of a schema change tool's copy."""
+    """Yields the effects on a table that was dropped or renamed. `what` says which, for the operator. `is_change` is False if a schema
+    change tool renamed its copy: the lake then changes nothing for the copy's old name.
+    """
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))
@@ -451,7 +451,7 @@ def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -
 
 
 def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
-    """Stops the tables that an unreadable statement names. If it names no table, stops all known tables that its text mentions."""
+    """Stops the tables in `statement.names`. If there are none, stops all known tables that the statement may affect."""
     return _stops(
         statement, CannotFollowError(SCHEMA_UNKNOWN, f"the statement cannot be read: {statement.reason}"), context
     )
