@@ -4,8 +4,8 @@
 
 `console.toolchain.kernels` calls this module during set-up, so that the first changes on a new machine do not wait for the compiler. The
 module calls the same functions as the engine (frames, scan, filter, ring, spill, staging), so that numba gets the argument types of each
-kernel. A list of these types would soon be outdated. The recording is a binlog of MySQL 8.0.31 with a row of every kind of column. `tests/instance/record_rehearsal.py`
-describes how the recording was made.
+kernel. A list of these types would soon be outdated. The recording is a binlog of MySQL 8.0.31 with a row of every kind of column.
+`tests/instance/record_rehearsal.py` describes how the recording was made.
 """
 
 from __future__ import annotations

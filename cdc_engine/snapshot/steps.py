@@ -30,7 +30,7 @@ EPOCH_BEGINS = (
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SnapshotSituation:
     """The facts that decide the next step of a table's snapshot. `begin` is the position up to which the stream is staged, and `cursor` the
-    position up to which the stream is merged or buffered. They are None before the engine has a position.
+    position up to which the stream is merged or buffered. Both are None before the engine has a position.
 
     `version` is the table's schema version at the current position of the stream, or empty if the table is not captured. `stop` is the
     ledger's record of the table's stop, if the table is stopped. `epoch` is the ledger's epoch, which is higher than the epoch of `begin`

@@ -18,7 +18,7 @@ from sluice.cdc_engine.contracts import Column
 NAMESPACE = "sluice"
 # An unsigned integer with this number of bits does not fit into a signed 64-bit integer, so its kind is UNSIGNED.
 LONG_BITS = 64
-# Matches what `schema_name` escapes: characters that schemas do not permit, a digit at the beginning, and text that looks like an escape.
+# Matches what `schema_name` escapes: characters that Avro or Protobuf refuses, a digit at the start, and text that looks like an escape.
 ESCAPED = re.compile(r"[^A-Za-z0-9_]|^[0-9]|_(?=u[0-9a-f]{4})")
 
 

@@ -216,7 +216,7 @@ def transaction_at(blocks: Sequence[WindowBlock], key: Key) -> WindowCount | Non
 
 
 def position_at(blocks: Sequence[WindowBlock], counted: WindowCount) -> WindowPosition:
-    """Returns the position of a count. A transaction must end in these blocks before the count."""
+    """Converts the count `counted` to a `WindowPosition`. A transaction must end in these blocks before the count."""
     each = blocks[bisect.bisect_left(blocks, counted.transactions, key=lambda each: each.end.transactions)]
     transaction = counted.transactions - each.start.transactions - 1
     ended = each.start.events + int(each.block.transaction_events[transaction])
