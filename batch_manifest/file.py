@@ -111,10 +111,12 @@ def _fields(kind: Any, record: Any, directory: Path) -> Any:
 
 
 def _member(kinds: tuple[Any, ...], value: Any) -> Any:
-    """Selects from the types of a union (`kinds`) the type to which a JSON value is converted. The type of null is NoneType. If several
-    types are possible for another value, the field `kind` of a JSON object selects a dataclass. A value that is no object keeps its JSON
-    type if the union contains this type, and otherwise gets the union's first type. Raises ValueError if no dataclass has the object's
-    `kind`.
+    """Returns the type to which a JSON value is converted. `kinds` are the types of a union.
+
+    - For null: NoneType.
+    - For another value, if the union has only one type besides NoneType: this type.
+    - For an object: the dataclass with the object's `kind`. Raises ValueError if no dataclass has it.
+    - For any other value: the value's own type if the union has it, otherwise the union's first type besides NoneType.
     """
     if value is None:
         return type(None)

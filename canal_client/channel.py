@@ -1,8 +1,8 @@
 """Connects to a server: frames, handshake and authentication. `client` sends its requests through this module.
 
-A frame is a Packet after the Packet's length (4 bytes, big-endian). An ack and a rollback have no answer. But if the server refuses an ack
-or a rollback, it sends a refusal, which the client reads as the answer to its next request. From then on the client cannot match answers to
-requests, and must close the connection.
+A frame consists of a length (4 bytes, big-endian) and a Packet of this length. An ack and a rollback have no answer. But if the server
+refuses an ack or a rollback, it sends a refusal, which the client reads as the answer to its next request. From then on the client cannot
+match answers to requests, and must close the connection.
 """
 
 from __future__ import annotations

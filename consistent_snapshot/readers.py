@@ -105,8 +105,8 @@ def _named(snapshot: ConsistentSnapshot) -> Iterator[tuple[TableAtVersion, str, 
 
 
 def _distinguished(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Returns the given (schema, name) of each view. Names that are equal, or differ only in letter case, get a number, so that no view
-    replaces another one.
+    """Returns the (schema, name) under which each view is created. Names that are equal, or differ only in letter case, get a number, so
+    that no view replaces another one. The other names are returned as given.
     """
     lowered = [(schema.lower(), name.lower()) for schema, name in names]
     taken, found = set(lowered), list(names)

@@ -127,7 +127,7 @@ class LakeTables:
         self._names.setdefault(record, set())
 
     def _store(self, changed: Kept) -> None:
-        """Writes the records that contain tables of `changed` whose entry differs from the recorded one."""
+        """Writes the entries in `changed` that differ from the recorded entries. Rewrites only the records that contain these entries."""
         new = {name: kept for name, kept in changed.items() if kept != self.kept(name)}
         if not new:
             return

@@ -110,8 +110,8 @@ def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
 
 
 def _advance_all(dependencies: SnapshotDependencies) -> Iterator[Advanced]:
-    """Advances each open snapshot once, and yields a result for each group and each large table. Begins with the large tables that are read
-    completely and can only be published. Small tables follow, then the other large tables.
+    """Advances each open snapshot once, and yields a result for each group and each large table. Begins with the large tables of which all
+    rows are read, so that only their publication is left. Small tables follow, then the other large tables.
     """
     open_now = [each for each in dependencies.records.all() if each.has_work]
     ordered = sorted(open_now, key=lambda each: (each.state != SnapshotState.READ, each.rows_expected, each.name))

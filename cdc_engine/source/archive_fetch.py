@@ -53,7 +53,8 @@ class ArchiveFetch:
             raise SourceConnectionError(f"{what} failed with status {status}; run the command by hand to see why")
         if not path.is_file():
             raise SourceConnectionError(
-                f"{what} ended without error and wrote no file: the command must write the file to {PATH}"
+                f"{what} ended without error and wrote no file: the command must write the file to the path that replaces {PATH} in its "
+                "arguments"
             )
 
     def _waited(self, process: subprocess.Popen[bytes], what: str, given_up: Callable[[], bool]) -> int:

@@ -1,6 +1,6 @@
 """Converts Canal's keys to settings in conf/, and reports each key as converted, not converted or not needed.
 
-`keys` reports the keys that no rule in this module mentions, so that no key is dropped silently.
+The module `keys` reports those of Canal's keys that no rule in this module mentions, so that no key is dropped silently.
 """
 
 from __future__ import annotations

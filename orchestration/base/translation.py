@@ -82,8 +82,8 @@ def shown_key(side: Side, table: TranslatedTable, default: dg.AssetKey) -> dg.As
 
 
 def keep_default_key(side: Side, table: TranslatedTable, default: dg.AssetKey) -> None:
-    """Makes `shown_key` return `default` for a table's asset, because another asset has the translated key. Otherwise reports about the
-    table would be shown in the other asset.
+    """Makes `shown_key` return `default` for a table's asset. Called if another asset already has the translated key, because that asset
+    would otherwise show the reports about the table.
     """
     _in_use.keys[side, table] = default
 

@@ -261,10 +261,10 @@ class KeptRecords:
 
 
 def failures_of(error: MergeError, redacted: Callable[[str], str] = str) -> dict[str, TableFailure]:
-    """Returns the failed tables whose cause is in the table itself. `redacted` removes secrets from the reasons.
+    """Returns, by table name, each failure whose cause is in the table itself. `redacted` removes secrets from the reasons.
 
     Returns {} if several tables failed, no table was merged, and all failures have the state TABLE_MISSING or MERGE_FAILED. In this case
-    the cause is the lake itself, for example an unmounted disk. So no table stops.
+    the cause is the lake itself, for example an unmounted disk, and the tables do not stop.
     """
     from sluice.spark_jobs.errors import MERGE_FAILED  # noqa: PLC0415
     from sluice.spark_jobs.table_owner import TABLE_MISSING  # noqa: PLC0415

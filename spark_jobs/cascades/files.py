@@ -324,7 +324,7 @@ def _put(batch: StagedBatch, folder: Path, storage_options: Mapping[str, str]) -
         StoreFolder(batch.stored, storage_options).put(folder, last=MANIFEST, below=f"{FOLDER}/")
     except StoreError as error:
         raise SparkJobError(
-            f"the changes of foreign keys could not be uploaded to the store: {error}; Sluice tries again"
+            f"the rows that foreign keys changed could not be uploaded to the object store: {error}; Sluice tries again"
         ) from None
 
 

@@ -1,7 +1,7 @@
 """Finds the last buffered image of each key, and the rows whose keys have buffered changes. Works on Arrow tables, without Spark.
 `whole_files` uses this module.
 
-The rule is that of `publish_sql`: the last buffered change of a key determines its row.
+As in `publish_sql`, the last buffered change of a key determines its row.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ CHECKS = ("delta.constraints.", "delta.enableRowTracking", "delta.rowTracking", 
 
 
 def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: AlterationPlan) -> bool:
-    """Returns whether one commit can execute the plan. If not, separate steps execute it (`alteration_steps`). One commit cannot execute
-    the plan in these cases:
+    """Returns whether one commit can execute the plan, by replacing the table by a copy of itself (`retype`). If not, separate steps
+    execute the plan (`alteration_steps`). One commit cannot execute the plan in these cases:
 
     - The plan does more than convert and add columns.
     - Columns are mapped by name. A copy would keep the mapping, and the separate steps take no longer than a copy.

@@ -112,8 +112,8 @@ def locate_images(
     numbers: the index of the event, the offset of the event's next image (0: the event's first image), the number of images so far, and the
     number of differences so far.
 
-    `values`: columns by images. `differences` (4 by n): the JSON values that are logged as differences from the document in the before
-    image. The four numbers are the index of the value's column in `values`, its image, and the offset and size of the document.
+    `values`: columns by images. `differences` (4 by n): for each JSON value that is logged as a difference from the document in the before
+    image, the index of the value's column in `values`, the index of its image, and the offset and size of that document.
     """
     buffer, event_offset, event_length, event_kind, event_version = events
     facts, before, after, partial = columns

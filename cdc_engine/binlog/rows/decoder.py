@@ -376,8 +376,8 @@ class RowDecoder:
     def _changed_documents(
         self, slot: int, values: Values, differences: Int64s, events: _Events, offset: Int64s
     ) -> AnyArray:
-        """Decodes a JSON column in which some rows have differences instead of documents. A difference that cannot be applied stops the
-        table, because the row's document cannot be computed without it.
+        """Decodes a JSON column in which some values are logged as differences from the document in the before image. If a difference
+        cannot be applied, the new document is unknown, and the table stops.
         """
         try:
             texts = rows_diffs.documents(values, differences)

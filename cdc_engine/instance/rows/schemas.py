@@ -67,7 +67,7 @@ class IntervalSchemas:
         self._server = self._known.server(start.order_key) or DdlServerFacts(flavour="mysql", charset="")
         self.statements: dict[str, list[str]] = defaultdict(list)
         # Name in lower case → the tables' names that differ from it at most in letter case. Tables are found even by another letter case,
-        # because the dump of a database does not say whether its server's table names are case-sensitive.
+        # because `records` can come from a mysqldump file, which does not say whether its server's table names are case-sensitive.
         self._folded: dict[TableKey, list[TableKey]] = defaultdict(list)
         for name in self._known.table_names():
             self._folded[_folded(name)].append(name)

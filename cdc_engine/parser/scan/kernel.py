@@ -119,7 +119,7 @@ QUERY_POST_HEADER = 13
 DUMMY_TABLES = (0xFFFFFF, 0xFFFFFFFF, 0xFFFFFFFFFFFF)
 PACKET_GOES_ON = 0xFFFFFF
 # End positions in event headers have only the low 32 bits, so the kernel computes end position minus expected end position, modulo 4 GiB.
-# If the result is at least REWOUND, the event ends too early, which is an error. A smaller result counts bytes that the server left out.
+# If the result is at least REWOUND, the event ends too early: an error. A smaller result is the size in bytes of events that were not sent.
 REWOUND = 1 << 31
 
 

@@ -29,7 +29,7 @@ UNREADABLE = (TornError, OSError, KeyError, TypeError, ValueError)  # The errors
 @dataclasses.dataclass(frozen=True, eq=False)
 class StoredBlock:
     """The location of a block in a file: the block's record begins at `at`, and ends before the byte `end`. The block refers by index to
-    the table versions and GTID sources in `names`.
+    the table versions and GTID sources (such as a server's uuid) in `names`.
     """
 
     file: SegmentFile

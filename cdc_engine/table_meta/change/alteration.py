@@ -62,8 +62,8 @@ class Altered:
     """The effect of an ALTER TABLE: the table's `schema` after the statement, and the `alterations` that the lake's table needs.
 
     - `fills`: the values that new columns get in existing rows.
-    - `unknown`: why the lake needs a re-snapshot: the binlog lacks values of new or changed columns, or the statement adds a key to a table
-      without a key. Empty if the lake needs none.
+    - `unknown`: why the lake needs a re-snapshot, or empty if it needs none. It needs one if the binlog lacks values of new or changed
+      columns, or if the statement adds a key to a table without a key.
     - `alterations`: in an order in which the lake can apply them. DROP and RENAME have the column's name before the statement; ADD, WIDEN
       and CONVERT have the name after the statement.
     """

@@ -1,8 +1,8 @@
 """Finds the former name of each table after a RENAME TABLE, and recognizes tables that a schema change tool has made. Pure functions.
 
 gh-ost, pt-online-schema-change and Vitess create the altered table as a copy next to the original. These tools write all rows into the
-copy, and apply the changes of the original to the copy. Then they swap the two names in one statement. Nothing in the binlog proves that
-the copy has all rows, so the lake may not take the copy's rows as the table's rows unless the stream has the copy's CREATE TABLE
+copy, and apply the changes of the original to the copy. Then they swap the two names in one statement. After the swap, the lake may use
+the rows that it has of the copy only if the stream has the copy's CREATE TABLE. Otherwise the lake may lack rows of the copy
 (`renamed_tables`).
 """
 

@@ -13,8 +13,9 @@ from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, 
 
 
 def object_records(statement: Statement, context: DdlContext, position: Position) -> list[HistoryRecord]:
-    """Returns the records for a statement that creates, drops or renames triggers or views. Returns no records if the history has no record
-    of triggers and views (`KnownSchemas.stored_objects`), or for a RENAME or ALTER that may be about a temporary table.
+    """Returns the records of the schema history for a statement that creates, drops or renames triggers or views. Returns no records if the
+    schema history has no record of triggers and views (`KnownSchemas.stored_objects`), or for a RENAME or ALTER that may be about a
+    temporary table.
     """
     there = context.known.stored_objects(context.key)
     of_temporary = context.session.thread_specific and isinstance(statement, RenameTables | AlterTable)
@@ -34,8 +35,8 @@ def object_records(statement: Statement, context: DdlContext, position: Position
 def seeded_objects(
     objects: StoredObjects | None, there: StoredObjects | None, position: Position
 ) -> list[HistoryRecord]:
-    """Returns the records for triggers and views that were read from the server. `objects` is None if they could not be read. `there` are
-    the triggers and views that the history has at the position, or None if it has no record of them.
+    """Returns the records of the schema history for triggers and views that were read from the server. `objects` is None if they could not
+    be read. `there` are the triggers and views that the schema history has at the position, or None if it has no record of them.
     """
     if objects is None:  # The account lacks the privilege to read triggers and views.
         return [] if there is None else [_complete_record(position, complete=False)]

@@ -11,7 +11,8 @@ import functools
 import zoneinfo
 from collections.abc import Callable
 
-# In these years, one time every STEP_DAYS days is compared. Zones that agree at all compared times count as the same zone.
+# Two zones count as the same zone if their local times agree at one moment every STEP_DAYS days, from the beginning of FIRST_YEAR to the
+# beginning of LAST_YEAR.
 FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5
 _FORM = "%Y-%m-%d %H:%M:%S"
 Select = Callable[[str], tuple[object, ...]]  # Runs a SELECT and returns its only row.
