@@ -68,11 +68,14 @@ class AlarmConfig(Strict):
         wrong = [each for each in (self.sender, *self.to) if not _MAIL_ADDRESS.fullmatch(each)]
         if wrong or not self.to:
             raise ValueError(
-                f"an email needs an email address in sender, and at least one in to; wrong: {', '.join(map(repr, wrong)) or 'to is empty'}"
+                "an email needs an email address in `sender`, and at least one email address in `to`; wrong: "
+                f"{', '.join(map(repr, wrong)) or '`to` is empty'}"
             )
         if bool(self.user) != bool(self.password):
             raise ValueError("set both user and password, or neither")
         if self.user and self.encryption == "none":
-            raise ValueError("encryption none would send the password unencrypted: set encryption to starttls or tls")
+            raise ValueError(
+                "`encryption: none` would send the password unencrypted: set `encryption` to starttls or tls"
+            )
         if self.ca_file and self.encryption == "none":
             raise ValueError("`ca_file` has no effect with `encryption: none`: remove one of the two")

@@ -120,5 +120,6 @@ def _translated(translation: Translation, side: Side, table: TranslatedTable, sp
     except Exception as error:  # A user's function or template can raise any error.
         why = f"{type(error).__name__}: {error}"
         raise ConfigurationError(
-            f"the translation of {table.name} of {table.destination} fails for the asset in the {side.value}: {why}"
+            f"the translation of {table.name} of {table.destination} fails for the asset in the {side.value}: {why}; correct "
+            "the translation"
         ) from error

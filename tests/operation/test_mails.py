@@ -151,9 +151,9 @@ def test_the_port_of_a_mail_server_is_that_of_its_encryption_unless_said_admin(e
     [
         ({"server": ""}, "an email needs a server: host or host:port"),
         ({"server": "mail:none"}, "'mail:none' is not an address"),
-        ({"to": []}, "to is empty"),
+        ({"to": []}, "`to` is empty"),
         ({"to": ["one@example.com, two@example.com"]}, "'one@example.com, two@example.com'"),
-        ({"sender": "sluice"}, "an email needs an email address in sender, and at least one in to; wrong: 'sluice'"),
+        ({"sender": "sluice"}, "an email address in `sender`, and at least one email address in `to`; wrong: 'sluice'"),
         ({"user": ""}, "set both user and password"),
         ({"password": SECRET}, "write .NAME of an environment variable"),
         ({"encryption": "none"}, "would send the password unencrypted"),
