@@ -108,12 +108,12 @@ class History:
         *,
         at_position: bool = False,
     ) -> bool:
-        """Makes the open versions equal to the rows of the current-state table at a version. The new versions have the operation `read`.
-        Returns whether anything differed.
+        """Makes the open versions of rows equal to the rows that `current_state` has at Delta version `version`. The row versions that this
+        call opens have the operation `read`. Returns whether anything differed.
 
-        At this version, the current-state table includes all changes up to `position`, an order key and a commit time (µs). A new version
-        begins at `position` if `at_position`, or if the open version does not begin before the last change of the row. Otherwise it begins
-        at that change. Raises TableError if the history cannot be written, or if only Spark can read `current_state` and `session` is None.
+        These rows have all changes up to `position` (order key, commit time in µs). A new row version begins at its row's last change. It
+        begins at `position` instead if `at_position`, or if the version that it replaces begins at this change or later. Raises TableError
+        if the history cannot be written, or if only Spark can read `current_state` and `session` is None.
         """
         at = current_state.at(version)
         differed = self._take(at, key, position, user_metadata, at_position=at_position)
@@ -169,9 +169,9 @@ class History:
         user_metadata: str,
     ) -> bool:
         """Makes the open versions equal to the rows of a snapshot, for a table without a current-state table. `selection` is Spark's SELECT
-        of the rows with Sluice's columns. `read` has the source's columns, and the schema of the snapshot's files. `position` is an order
-        key and a commit time (µs). A new version begins at the last change of its row, or at `position` if the open version does not begin
-        before that change. Returns whether anything differed.
+        of the rows with Sluice's columns. `read` has the source's columns, and the schema of the snapshot's files. A new row version begins
+        at its row's last change. It begins at `position` (order key, commit time in µs) instead if the version that it replaces begins at
+        this change or later. Returns whether anything differed.
         """
         names = self._give(read[0], key, read[1], (position[0], user_metadata))
         left = self._dropped(names)

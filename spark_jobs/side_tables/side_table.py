@@ -103,7 +103,9 @@ class SideTable:
 
     @property
     def applied(self) -> int:
-        """The order key that the last commit under `txn_id`, or else under `app_id`, has stored. It is -1 if there is no such commit."""
+        """The order key that the last commit under the app id `txn_id` has stored, or under `app_id` if `txn_id` is empty. It is -1 if
+        there is no such commit.
+        """
         found = None if self.log is None else self.log.transaction_version(self.txn_id or self.app_id)
         return -1 if found is None else int(found)
 

@@ -64,7 +64,9 @@ def _object(values: dict[str, str]) -> str:
 
 
 def _bounds(type_name: str, found: Sequence[Any]) -> tuple[str | None, str | None]:
-    """Returns the minimum and the maximum as JSON. A bound that is unknown is None."""
+    """Returns the minimum and the maximum as JSON. A bound that is unknown is None. Strings with unknown bounds get ANY_TEXT, which is
+    valid for all strings.
+    """
     if not all(each.has_min_max for each in found):  # The footer has no bounds for strings longer than 4 KiB.
         return ANY_TEXT if type_name == "string" else (None, None)
     if type_name == "string":

@@ -96,8 +96,9 @@ def _put_null(out: Bytes, at: Integer, writes: bool) -> Integer:
 def put_row(
     out: Bytes, at: Integer, writes: bool, image: Integer, old: bool, values: ShownValues, columns: Pieces
 ) -> Integer:
-    """Writes a JSON object with the values of an image. Returns the end offset. `old`: whether to omit columns that the next image
-    omits, or that have the same value in the next image.
+    """Writes a JSON object with the values of an image. Returns the end offset. If `old`, the object is a row of the message's field `old`,
+    which has only the values that an update changed: a column is omitted if the next image (the after image) lacks the column or has the
+    same value.
     """
     starts, sizes, _, texts = values
     at = _put_byte(out, at, 123, writes)
@@ -135,9 +136,9 @@ def put_rows(
     columns: Pieces,
 ) -> Integer:
     """Writes a JSON array of rows, or null if there is no row. Returns the end offset. `images`: the index of each row's first image.
-    `side`: 0 to write the first image of each row, 1 to write the second image (the after image of an update). `old`: whether to omit
-    columns that the next image omits, or that have the same value in the next image. A row without columns is omitted if `old` is False,
-    and is written as `{}` if `old` is True.
+    `side`: 0 to write the first image of each row, 1 to write the second image (the after image of an update). `old`: whether the array is
+    the message's field `old`, for which `put_row` omits columns that an update did not change. A row without columns is omitted if `old` is
+    False, and is written as `{}` if `old` is True.
     """
     begin = at
     at = _put_byte(out, at, 91, writes)

@@ -46,8 +46,8 @@ _WAY_OUT = (
 
 
 def changed_in_doubt(statement: Statement, context: DdlContext) -> dict[TableKey, CannotFollowError] | None:
-    """Returns the stops for a TRUNCATE, ALTER or RENAME if its session may have a temporary table with the name in the statement. The
-    permanent table of this name then stops, because the binlog does not say which of the two tables the statement changed.
+    """Returns the tables that a TRUNCATE, ALTER or RENAME stops, each with the reason. A permanent table stops if the session may have a
+    temporary table of the same name, because the binlog does not say which of the two tables the statement changed.
 
     Servers mark a statement that depends on its session with the flag thread_specific. Returns None for a statement without this flag, and
     for any other kind of statement.
@@ -106,10 +106,10 @@ def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> 
 def _named(
     names: Collection[TableKey], context: DdlContext, there: Collection[TableKey], objects: StoredObjects | None
 ) -> dict[TableKey, CannotFollowError]:
-    """Returns the stops of the tables that a statement names as changed.
+    """Returns the tables that stop because of the names to which a statement writes (`names`), each with the reason.
 
-    A name that is not a known table may be a view or a temporary table of the session. The caller finds the tables that a view uses
-    with `StoredObjects.reached`. Any other unknown name is a table whose schema the history does not have. This table stops too if it is
+    A name that is not a known table may be a view or a temporary table of the session. The caller finds the tables that a view uses with
+    `StoredObjects.reached`. Any other unknown name is a table whose schema the history does not have. This table stops too if it is
     captured. If the triggers and views are unknown (`objects` is None), an unknown name may be a view, so all tables in its database stop.
     """
     views = objects.views() if objects is not None else frozenset[TableKey]()
@@ -141,8 +141,8 @@ def everything(tables: Collection[TableKey], why: str) -> dict[TableKey, CannotF
 
 
 def _unseen(parents: Collection[TableKey], context: DdlContext) -> dict[TableKey, CannotFollowError]:
-    """Returns the stops of tables whose foreign keys are unknown, because foreign keys may have changed their rows together with rows of
-    `parents`.
+    """Returns the tables whose foreign keys are unknown, each with the reason for its stop. These foreign keys may have changed rows of the
+    tables together with rows of `parents`.
     """
     if not parents:
         return {}
@@ -157,7 +157,9 @@ def _unseen(parents: Collection[TableKey], context: DdlContext) -> dict[TableKey
 def _below(
     parents: Collection[TableKey], schemas: Sequence[TableSchema], captured: Callable[[str, str], bool]
 ) -> dict[TableKey, CannotFollowError]:
-    """Returns the stops of the tables in which foreign keys change rows when rows of `parents` change, directly or through other tables."""
+    """Returns the captured tables in which foreign keys change rows when rows of `parents` change, directly or through other tables. Each
+    table comes with the reason for its stop.
+    """
     cascades = Cascades(schemas, captured)
     found: dict[TableKey, CannotFollowError] = {}
     for parent in parents:
