@@ -186,8 +186,8 @@ def _compare(
     merged = request.merged or DestinationMerged(request.directory, say=request.say)
     with tempfile.TemporaryDirectory(prefix="sluice-equal-") as folder:
         shown = VisibleSource(source=request.source, table=version, directory=request.directory, say=request.say)
-        # Before rows are compared again, `visible` waits until reads show everything that the lake has. A `ReaderSide`, which reads a
-        # replica, needs no `visible`, because it waits itself.
+        # Before rows are compared again, `visible` waits until reads of the source show every change that the lake has. A `ReaderSide`,
+        # which reads a replica, needs no `visible`, because it waits itself.
         visible = shown.wait if side is sides[0] else (lambda _: True)
         comparison = Comparison(planned, side, lake, merged, extent=extent, folder=folder, visible=visible)
         if extent.mode == "since-last" and known:

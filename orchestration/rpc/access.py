@@ -111,7 +111,7 @@ def channel_to(address: str, config: EngineConfig) -> Any:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(config.ca_file)
         except ssl.SSLError as error:
             raise ConfigurationError(
-                f"engine: {config.ca_file} has no certificate in a PEM file ({error.reason or error}): correct engine.ca_file in "
+                f"engine: {config.ca_file} is not a PEM file with a certificate ({error.reason or error}): correct engine.ca_file in "
                 "conf/sluice.yaml, or this file"
             ) from error
     return grpc.secure_channel(address, grpc.ssl_channel_credentials(trusted), options=options)

@@ -80,8 +80,8 @@ OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"
 # Changes of settings, as (setting, before, after), after which the rows in the lake are still right. An empty text is the default value.
-# The rows stay right because, before the change, the lake got no undecodable values (`undecodable: stop`), no invalid dates (`zero_dates:
-# error`), or all effects of foreign keys (`cascades` is not `ignore`).
+# The rows are right because of the setting before the change. With `undecodable: stop`, the lake got no undecodable values. With
+# `zero_dates: error`, it got no invalid dates. With `cascades` other than `ignore`, it got all effects of foreign keys.
 HARMLESS: Final = frozenset(
     {("undecodable", "", "quarantine"), ("zero_dates", "error", ""), ("cascades", "", "ignore")}
 )

@@ -36,7 +36,7 @@ def transform_of(name: str, settings: TransformConfig, destination: str = "") ->
         if not (settings.version or function.digest):
             raise ConfigurationError(
                 f"{settings.function} has no source file, so Sluice cannot notice a change of the function: "
-                "set `version`"
+                "set `version` to a text, and change this text whenever the function's results change"
             )
     except ConfigurationError as error:
         raise ConfigurationError(f"tables.{name}.transform: {error}") from None
@@ -71,8 +71,8 @@ class _Function:
         late = self.late.get(table)
         if late is not None and late.is_alive():
             raise TransformFailedError(
-                "an earlier call of the function for this table has not returned yet, and Sluice cannot end the call. If the "
-                "engine made the call, correct the function, and restart the engine's process"
+                "an earlier call of the function for this table has not returned yet, and Sluice cannot end the call: correct the "
+                "function; if the engine made the call, also restart the engine's process"
             )
         call = _Call(self.function, rows)
         thread = threading.Thread(target=call.run, name="transform", daemon=True)
@@ -152,6 +152,7 @@ def _located(name: str) -> tuple[str, str]:
         installed = ", ".join(sorted({each.name for each in entry_points(group=GROUP)})) or "none"
         what = "is installed more than once" if found else "is not installed"
         raise ConfigurationError(
-            f"{name} {what}; installed transforms: {installed} (entry points of the group {GROUP})"
+            f"{name} {what}; installed transforms: {installed} (entry points of the group {GROUP}): write `function` as "
+            "`module:function`, or as the name of one installed transform"
         )
     return next(iter(found.values()))

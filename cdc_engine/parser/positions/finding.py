@@ -27,8 +27,9 @@ def exact_position(
 
     `archive` is searched if the server has purged the position. `reader` is a replica. If a time is requested without a file, and the
     replica's binlog has this time, the replica's binlog is searched instead of the source's binlog. If neither server nor archive has the
-    requested position, raises PositionLostError with the available positions. Raises ConfigurationError for a reader without GTIDs,
-    SourceConnectionError, and BinlogFormatError.
+    requested position, raises PositionLostError with the available positions. Raises ConfigurationError if the replica has no GTIDs,
+    SourceConnectionError if a server does not answer or the replica does not catch up in time, and BinlogFormatError if the binlog cannot
+    be parsed.
     """
     if reader is not None and wanted.time_us is not None and not wanted.file:
         found = position_on_reader(reader, facts, wanted.time_us)

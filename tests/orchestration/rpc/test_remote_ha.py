@@ -362,7 +362,7 @@ def test_ha_a_certificate_that_cannot_be_used_is_reported(tmp_path: Path) -> Non
     ):
         with pytest.raises(ConfigurationError, match="must be its private key without a password"):
             server_of(engines, config_at(tmp_path, 1, certificate_file=pair[0], key_file=pair[1]))
-    with pytest.raises(ConfigurationError, match=r"empty\.pem has no certificate in a PEM file"):
+    with pytest.raises(ConfigurationError, match=r"empty\.pem is not a PEM file with a certificate"):
         RemoteHost(config_at(tmp_path, 1, ca_file=empty)).get_or_start("shop")
 
 

@@ -129,7 +129,9 @@ class MemberStream:
 
     @property
     def forms(self) -> Forms:
-        """The settings for the rows that `chosen` returned last, or the defaults if nothing was read yet."""
+        """The settings that decide how the consumer sees the rows that `chosen` returned last, or the default settings if nothing was read
+        yet.
+        """
         return self._read[0].forms if self._read is not None else Forms()
 
     def look(self, position: WindowPosition, bytes_max: int) -> View:
