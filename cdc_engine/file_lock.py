@@ -29,7 +29,7 @@ class FileLock:
         return self._descriptor is not None and _is_file_at(self.path, self._descriptor)
 
     def confirm(self) -> bool:
-        """Returns whether this object holds the lock. The kernel keeps the lock while this process exists, even if the process is
+        """Returns `held`. Nothing else needs to be confirmed: the kernel keeps the lock while this process exists, even if the process is
         suspended.
         """
         return self.held

@@ -23,8 +23,8 @@ from sluice.cdc_engine.errors import PositionLostError
 
 Runs = tuple[tuple[int, int], ...]  # Closed intervals (first, last), ascending, with a gap between them.
 NUMBER_MAX = (1 << 63) - 2  # The greatest number of a transaction: MySQL's GNO_END - 1.
-# No transaction has this number. `around` needs the text before and after a transaction's number in a GTID set. So it writes the set with
-# this number instead, and divides the text at this number.
+# A number that no transaction has. The methods `around` divide the text of a GTID set at a transaction's number. To find this number in
+# the text, they write _MARK instead of the number.
 _MARK = NUMBER_MAX + 1
 # The value of the first and the eighth byte of an encoded set whose sources may have tags (MySQL 8.3 and later).
 TAGGED = 1

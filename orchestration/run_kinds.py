@@ -87,7 +87,9 @@ def _start_again(job: str, meanwhile: str) -> str:
 
 
 def _snapshot_is_open(directory: Path) -> bool:
-    """Returns whether a snapshot is in progress. If the records cannot be read, returns True, so that failures are reported."""
+    """Returns whether a snapshot is in progress. The status reports failed snapshot runs only during a snapshot. Returns True if the
+    records cannot be read, so that no failure is overlooked.
+    """
     try:
         return any(each.is_open for each in SnapshotRecords(directory).all())
     except SluiceError:

@@ -332,8 +332,8 @@ def _open(model: LakeSession, sessions: list[LakeSession], ids: list[str], setti
 
 
 def _copy(model: LakeSession, session_id: str, settings: SparkSettings) -> LakeSession:
-    """Returns a copy of `model`. A server before Spark 4.1 cannot copy sessions, so it opens a new session, which does not share Python
-    workers.
+    """Returns a copy of `model`. If the server cannot copy sessions (before Spark 4.1), returns a new session with the same settings, which
+    does not share Python workers.
     """
     try:
         spark = model.spark.cloneSession(session_id)
@@ -353,7 +353,7 @@ def end_left_over_sessions(settings: SparkSettings) -> None:
 
 
 def has_left_over_sessions(settings: SparkSettings) -> bool:
-    """Returns whether a run on this host was killed before it released its sessions."""
+    """Returns whether a run was killed before it released its sessions on a Spark Connect server. With `settings.master`, returns False."""
     return not settings.master and bool(_remembered(settings))
 
 

@@ -175,7 +175,7 @@ class ZooKeeperLock:
         program changed the content of its node, which is how Canal's administrators move a destination.
         """
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            # Ignores that no server answers, because the lock expires at the end of the session.
+            # If no server answers, the loop continues. `held` becomes False before the lock expires (`LeaseSession.trusted`).
             with contextlib.suppress(KazooException, KazooTimeoutError):
                 if not self._confirm_once(client):
                     return

@@ -53,8 +53,8 @@ Stop = Callable[[tuple[str, str], str, str], None]
 
 
 class RowPositions:
-    """Computes the sequence numbers (`EVENT_BITS`: event, row and image) of a table's rows, one record batch after another. The rows of an
-    event may continue in the next record batch.
+    """Computes the sequence numbers of a table's rows, one record batch after another. A sequence number consists of the numbers of event,
+    row and image (`EVENT_BITS`). The rows of an event may continue in the next record batch.
     """
 
     def __init__(self) -> None:

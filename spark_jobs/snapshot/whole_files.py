@@ -47,11 +47,11 @@ from sluice.spark_jobs.tables.new_table import FIRST_COMMIT, Contents, first_com
 from sluice.spark_jobs.tables.table_in_store import TableInStore, clear_path
 from sluice.spark_jobs.targets.ways import CONFIGURED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
 
-# The operation of the commit with which Spark creates a table with rows. The commit of this module has the same operation.
+# The operation that the commit of this module has in the Delta log. A commit with which Spark creates a table with rows has the same one.
 OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"
 STATISTICS_PROPERTY = "delta.dataSkippingNumIndexedCols"
-# If more images of a table, or more bytes of images, were buffered, Spark creates the table. Up to these limits, this process loads and
-# folds the images without Spark.
+# Limits for the buffered images of a table. Up to both limits, this process loads and folds the images without Spark. Above one of them,
+# Spark creates the table.
 BUFFERED_ROWS_MAX = 1_000_000
 BUFFERED_BYTES_MAX = 256 << 20
 
@@ -157,7 +157,8 @@ def make_of_files(
     storage_options: Mapping[str, str],
 ) -> bool:
     """Creates the table from the files of the chunks. Returns False if the table's path is a folder that is not empty, so that Spark must
-    create the table. Raises OSError, StoreError, and TableError if another program created the table meanwhile.
+    create the table. Raises OSError or StoreError if a file cannot be read or written. Raises TableError if the run may no longer write, or
+    if another program meanwhile created the table in the object store or removed its files there.
     """
     wanted, indexed = wanted_columns(given.columns, soft_deletes=False), int(properties[STATISTICS_PROPERTY])
 
@@ -251,7 +252,9 @@ class _Filling:
             return [*found, *filter(None, pool.map(of_chunk, sizes))]
 
     def _of_chunk(self, name: str, size: int, *, buffered: BufferedKeys | None) -> TableFile | None:
-        """Adds the chunk's rows, except those whose keys have buffered changes. Returns their file, or None if no row remains."""
+        """Puts the chunk's rows into the new table, except rows whose keys have buffered changes. Returns the file with these rows, or None
+        if no row remains.
+        """
         chunks = self.given.chunks
         with pq.ParquetFile(chunks.opened(name)) as read:
             footer = read.metadata

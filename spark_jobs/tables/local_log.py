@@ -138,14 +138,14 @@ def _parsed_checkpoint(path: Path) -> list[Action]:
 
 
 class LocalLog:
-    """The content of a table's log at one version. `apply` adds the actions of a checkpoint or commit. Methods such as `metadata` exist in
-    `deltalake.DeltaTable` too. Here they return only the parts of that result that the module `delta_table` uses, in the same form.
+    """The content of a table's log at one version. `apply` adds the actions of a checkpoint or commit. Some methods, such as `metadata`,
+    have the names of methods of `deltalake.DeltaTable`. They return results of the same form, with only the parts that `delta_table` uses.
     """
 
     def __init__(self, files: ParsedLog, *, version: int) -> None:
         self.files, self._version = files, version
         self._metadata: Action = {}
-        # `cached_property` has a lock in Python 3.11, so the class could not be sent to executors.
+        # The result of `schema`. A `cached_property` has a lock in Python 3.11, so an object with one could not be sent to executors.
         self._schema: Any = None
         self._protocol: Action = {}
         self._transactions: dict[str, int] = {}
@@ -222,7 +222,7 @@ class LocalLog:
 
     def get_add_actions(self, *, flatten: bool, column: str | None = None) -> pa.Table:
         """Returns the files of the table with their sizes, their row counts, and the bounds of integer, decimal and string columns. The
-        bounds have the columns' physical names. With `column`, only this column gets bounds.
+        bounds have the columns' physical names. `column` is the only column that gets bounds; None means all columns, and "" no column.
         """
         if not flatten:
             raise NotImplementedError
@@ -258,8 +258,8 @@ def _is_bounded(kind: Any) -> bool:
 
 
 def _bounds(name: str, kind: Any, stats: Sequence[Action]) -> dict[str, Any]:
-    """Returns the minima and maxima of a column. Returns {} if no file has them, or if they do not fit into the column's type: then no file
-    is skipped.
+    """Returns the minima and maxima of a column in the files. Returns {} if no file has them, or if they do not fit into the column's type.
+    Without minima and maxima, no file is skipped.
     """
     low, high = ([(each.get(bound) or {}).get(name) for each in stats] for bound in ("minValues", "maxValues"))
     if not any(value is not None for value in (*low, *high)):

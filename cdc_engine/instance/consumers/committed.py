@@ -46,8 +46,8 @@ class Counting:
 
 
 class StreamPositionCodec:
-    """Encodes the positions of a destination's consumer for a broker, and compares committed positions with the acked one
-    (`server.consumer.PositionCodec`). `identity` returns the consumer's identity, and `counting` the current epoch and table filter.
+    """Encodes the positions of a destination's consumer for a broker, and compares committed positions with the acked one. Implements
+    `server.consumer.PositionCodec`. `identity` returns the consumer's identity. `counting` returns the current epoch and table filter.
     """
 
     def __init__(self, identity: Callable[[], str], counting: Callable[[], Counting]) -> None:

@@ -179,8 +179,8 @@ class Engine(Lifecycle[EngineParts, Consumers]):
             parts.meta.update(begins(epoch, stops_of(keyed_tables(self._destination, parts), start, others)))
 
     def _rewind(self, position: Position | None) -> None:
-        """Restarts the stream and the store at a position, because the store no longer has the changes after this position. If `position`
-        is None, the store stays as it is, and the parser starts at the configured start.
+        """Restarts the parser and the store at a position. Called if the store does not have the changes after this position, for example
+        after a rollback. If `position` is None, the store stays as it is, and the parser starts at the configured start.
         """
         parts = self._opened()
         with self._steering:

@@ -61,8 +61,10 @@ class BinlogInterval:
 
 
 def locate_interval(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:
-    """Finds the requested interval in the source's binlog, or in the archive that the request names. Raises PositionLostError if the
-    requested time or a GTID is purged, ActRefusedError or ConfigurationError if the request is refused, and SourceConnectionError.
+    """Finds the requested interval in the source's binlog, or in the archive that the request names.
+
+    Raises PositionLostError if the requested time or a GTID is purged. Raises ActRefusedError or ConfigurationError if the request is
+    refused. Raises SourceConnectionError if the binlog files cannot be read.
     """
     files = files_for(config, request.archive, ledger.cursor)
     facts = files.facts
@@ -204,7 +206,8 @@ def facts_of(
     given: Path | None = None,
 ) -> tuple[TableFacts, ...]:
     """Returns, for each table, the facts that `rules.refusal` needs for its decision. `staged` has the results of staging parts of the
-    interval. `unlike` has the tables whose columns differ in the schema file `given`. Raises MetaError.
+    interval. `given` is the requested schema file. `unlike` has the tables whose columns in this file differ from their columns at the
+    lake's position (`tables_unlike`). Raises MetaError if the ledger or another record cannot be read.
     """
     ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)
     snapshots = {each.name: str(each.state) for each in SnapshotRecords(directory).all() if each.is_open}

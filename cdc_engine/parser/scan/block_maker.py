@@ -101,9 +101,9 @@ class BlockMaker:
             yield block
 
     def _open_frame(self) -> Frames:
-        """Returns the frame of the open transaction (`contracts.FRAME`) as an array of one element. A frame has the offset, length and time
-        of the transaction's first and last event, and the transaction's logical clock. Fields of events that have not arrived yet are -1.
-        Returns NO_FRAMES if no transaction is open.
+        """Returns the frame of the open transaction as an array of one element, or NO_FRAMES if no transaction is open. A frame has facts
+        about the transaction's first and last event, such as their offsets, and the logical clock (`contracts.FRAME`). Fields of events
+        that have not arrived yet are -1.
         """
         state = self.memory.state
         if not state[at.OPEN]:

@@ -81,7 +81,7 @@ OFFSET, LENGTH, KIND, VERSION, TABLE, POSITION, TIME, BEGAN_AT = range(8)
 EVENT_ROWS: Final = 8
 
 # Rows of `ends`. END_EVENTS: number of row events in `events` up to the end of the transaction. END_POSITION: file offset of the end.
-# END_TIME: commit time in µs since 1970. END_SOURCE, END_NUMBER: the GTID, as SOURCE and NUMBER.
+# END_TIME: commit time in µs since 1970. END_SOURCE, END_NUMBER: the GTID's source (a column of `sources`; -1: no GTID) and number.
 END_EVENTS, END_POSITION, END_TIME, END_SOURCE, END_NUMBER = range(5)
 # The first of the rows that hold a transaction's frame (contracts.FRAME: first event, last event, logical clock).
 END_FRAME: Final = 5
