@@ -338,9 +338,9 @@ def reached(
 
 
 def _effect(each: Cascade, *, goes: bool, changes: bool) -> tuple[bool, frozenset[str]]:
-    """Returns whether a cascade deletes rows of the child, and which columns of the child it changes, if rows of the parent are deleted
-    (`goes`), or if their referenced columns change (`changes`). If `each.doubt` is set, assumes that the cascade deletes rows and changes
-    all columns of the foreign key.
+    """Returns (whether a cascade deletes rows of the child, the columns of the child that it changes). `goes` says whether rows of the
+    parent are deleted, and `changes` whether their referenced columns change. If `each.doubt` is set, assumes that the cascade deletes rows
+    and changes all columns of the foreign key.
     """
     columns = frozenset(each.columns)
     if each.doubt:

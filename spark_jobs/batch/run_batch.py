@@ -214,8 +214,8 @@ class _BatchWork:
             self._reasons.update({table.name: "another run had the lock of the Delta table" for table in left})
 
     def _merge_small(self, tables: list[StagedTable], wait_seconds: float) -> list[StagedTable]:
-        """Merges small tables in one job. Returns the tables that were not merged because another run holds their table lock. If a lock is
-        lost or its store does not answer, returns [], and `run` merges the tables later.
+        """Merges small tables in one job. Returns the tables that were not merged because another run holds their table lock. If a table
+        lock is lost, or if its record store does not answer, returns [], and `run` merges the tables later.
         """
         ours: dict[str, bool] = {}
         results: dict[str, SmallResult] = {}
@@ -226,8 +226,8 @@ class _BatchWork:
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
                 jobs = self._small_jobs(mine)
                 results = merge_small_tables(session, jobs) if jobs else {}
-        # The store of the table locks did not answer, or a lock was lost. `run` then merges these tables with Spark, and skips changes that
-        # a Delta table already has.
+        # The record store of the table locks did not answer, or a table lock was lost. `run` then merges these tables with Spark, and skips
+        # changes that a Delta table already has.
         except TableError as error:
             logger.warning("the small merges of the batch did not finish, so Spark merges their tables: %s", error)
             return []

@@ -1,12 +1,12 @@
 """Creates a Delta table in one commit from the files into which a snapshot read its rows, without reading or writing the rows again.
 
 `publish` calls this module for tables that do not exist in the lake yet. `why_not` finds the tables that Spark must write instead. On a
-disk, the file of a chunk is linked into the table. In a store, it is uploaded or copied. If a chunk has rows whose keys have buffered
-changes, its file is rewritten without these rows. The last images of these keys get a separate file.
+disk, the file of a chunk is linked into the table. In an object store, the file is uploaded or copied. If a chunk has rows whose keys have
+buffered changes, its file is rewritten without these rows. The last images of these keys get a separate file.
 
-On a disk, all files are written to a folder next to the table's path, which is then renamed to this path. In a store, they are written to
-the table's path, and the first commit makes them a table (`table_in_store`). So readers see no table or the whole table. If a run is
-killed, its files remain, and the next publication of the table removes them.
+On a disk, all files are written to a folder next to the table's path, which is then renamed to this path. In an object store, they are
+written to the table's path, and the first commit makes them a table (`table_in_store`). So readers see no table or the whole table. If a
+run is killed, its files remain, and the next publication of the table removes them.
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ def _has_marks(given: Publication, footer: pq.FileMetaData) -> bool:
 
 
 def why_no_commit(given: Publication, storage_options: Mapping[str, str]) -> str:
-    """Returns why this process cannot make the first commit of a table in a store. Returns "" if it can, or if the table is in a folder."""
+    """Returns why this process cannot make the first commit of a table in an object store. Returns "" if it can, or if the table is in a
+    folder.
+    """
     if not is_in_store(given.target.path):
         return ""
     why = StoreFolder(given.target.path, storage_options).why_no_put_new(f"{LOG}/{FIRST_COMMIT}")
@@ -183,7 +185,7 @@ def make_of_files(
 
 def clear(given: Publication, fence: Fence, storage_options: Mapping[str, str]) -> bool:
     """Removes the files that killed publications of the table left. Call this only if the table does not exist. Returns False if the
-    table's path is in a store and has files of other programs.
+    table's path is in an object store and has files of other programs.
     """
     folder = local_folder(given.target.path)
     if folder is not None:

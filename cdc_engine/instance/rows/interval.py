@@ -1,7 +1,8 @@
 """Finds what a backfill or a repair reads: an interval of the binlog, the tables with their schemas, and the facts from which `rules`
 decides whether a table is refused. Used by `plan`, `work` and the runs of repairs.
 
-A backfill reads from the requested time or transaction, and a repair from the lake's position. Both read up to the end of the binlog.
+A backfill reads from the requested time or transaction, and a repair from the lake's position. Both read up to the end of the binlog, even
+if the interval of a backfill ends earlier, so that no row in the lake gets an outdated state.
 """
 
 from __future__ import annotations
