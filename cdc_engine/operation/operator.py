@@ -25,14 +25,16 @@ class Operator:
         self._lock = threading.Lock()
 
     def see(self, destination: str, status: EngineStatus) -> None:
-        """Compares the status of a running engine with its earlier problems. Reports the problems that have begun or ended."""
+        """Compares the status of a running engine with the problems that were reported for the destination. Sends an alarm for each problem
+        that has begun or ended.
+        """
         if self._sender is not None:
             with self._lock:
                 self._watcher(destination).see([*matters(destination, status)])
 
     def report_failed(self, destination: str, error: SluiceError) -> None:
-        """Reports that an engine could not be started. Repeated failures with the same state are reported once. Earlier alarms about other
-        problems do not end, because no running engine has found that these problems have ended.
+        """Sends an alarm which says that the destination's engine could not be started. Sends only one alarm for repeated failures with the
+        same state. Earlier alarms about other problems do not end, because no running engine has found that these problems have ended.
         """
         if self._sender is not None:
             with self._lock:

@@ -42,9 +42,9 @@ class MixedEventStore(BackedEventStore):
     def _keep(self, block: Block) -> None:
         if self._reader.at_end and self._ring_has_room:
             if self._log.has_dropped:
-                # The open transaction was dropped while blocks of it were only in the log. The ring may have read these blocks since then.
-                # The log records a drop only when it gets its next block, but `block` goes directly into the ring. So the ring drops the
-                # transaction now.
+                # Before a new connection, the parser dropped the open transaction while blocks of it were only in the log. The ring may
+                # have read these blocks since then. The log records a drop only when it gets its next block, but `block` goes directly into
+                # the ring. So the ring drops the transaction now.
                 self._forget_open()
             self._clear_log()
             self._take(block)

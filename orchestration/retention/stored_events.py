@@ -1,8 +1,8 @@
 """Removes old events and check results from Dagster's event storage with SQL for SQLite and Postgres. Keeps the newest event of each asset
 and type, and the newest result of each check.
 
-Each step compares events with the runs that exist, so a later run removes what a killed run has left. Each transaction is small, because
-SQLite has only one writer.
+Each step compares events with the runs that exist. So if the job that removes events is killed, its next run removes the rest. Each
+transaction is small, because SQLite has only one writer.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _seconds(moment: dt.datetime | None) -> float:
 
 def _unlink(path: Path) -> bool:
     """Removes the event file of a run, and returns True. Returns False if the file does not exist, or is younger than FILE_SECONDS_MIN.
-    Removes SQLite's -wal and -shm files first: if they were left after a crash, no later run would find them without the event file.
+    Removes SQLite's -wal and -shm files first: if a crash left these files without the event file, `remove_files` would never find them.
     """
     try:
         if abs(time.time() - path.stat().st_mtime) < FILE_SECONDS_MIN:

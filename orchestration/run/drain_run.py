@@ -48,11 +48,11 @@ Answer = TypeVar("Answer")
 
 class BatchClaim(Protocol):
     def __call__(self, reference: BatchReference) -> str:
-        """Makes the run's tags name the batch. Returns why the run may not take a batch, or "" if it may."""
+        """Writes the batch into the run's tags, and returns "". If the run may not take a batch, only returns the reason."""
 
 
 def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
-    """Returns the function that makes the tags of a Dagster run name a batch. The function refuses a batch if the run's status is not
+    """Returns the function that writes a batch into the tags of a Dagster run. The function refuses a batch if the run's status is not
     STARTED.
     """
 
@@ -107,7 +107,7 @@ class Unreported:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrainRun:
-    """The dependencies of a draining run. `claim` makes the run's tags name a batch (`BatchClaim`). `unreported` stores the merged tables
+    """The dependencies of a draining run. `claim` writes a batch into the run's tags (`BatchClaim`). `unreported` stores the merged tables
     until they are reported to Dagster. `run` is the run's id. `say` writes to the run's log in Dagster.
     """
 
@@ -216,7 +216,7 @@ def _settled(work: DrainRun, engine: Callable[[], RunEngine], reference: BatchRe
 
 
 def _next(work: DrainRun, engine: RunEngine, destination: str, begun: float) -> BatchReference | None:
-    """Waits for the next batch, makes the run's tags name the batch, and returns it. Returns None if the run must end: conf/ has changed, a
+    """Waits for the next batch, writes it into the run's tags, and returns it. Returns None if the run must end: conf/ has changed, a
     limit of `drain_rules` is reached, the engine does not answer, or the engine's answer says that the run must end. Raises
     MergeFailedError if Dagster no longer shows the run as STARTED. `begun` is when the run began to drain, on the monotonic clock.
     """

@@ -97,7 +97,7 @@ def carried_out(  # noqa: PLR0917  two callers
                 buffer({}, lost)
     except _RaisedError as error:
         logger.warning(
-            "the changes that foreign keys made to rows could not be computed, so their tables are not merged: %r",
+            "the changes that foreign keys made to rows could not be computed, so the tables of these rows are not merged: %r",
             error.cause,
         )
         return batch, _refused(batch, error, buffered)
@@ -108,9 +108,9 @@ def carried_out(  # noqa: PLR0917  two callers
 
 
 def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str]) -> dict[str, TableError]:
-    """Returns an error for each table that foreign keys may change in this batch. The tables that caused the error get `error.cause`: the
-    table of `error.cause` if it is a TableError, otherwise the tables `error.tables`. Every other table gets an error that names
-    `error.tables`. If foreign keys may change none of the tables that caused the error, every table gets `error.cause`.
+    """Returns an error for each table that foreign keys may change in this batch. If `error.cause` is a TableError, the table that it
+    names caused the error. Otherwise the tables `error.tables` caused it. These tables get `error.cause`. Every other table gets an error
+    that names `error.tables`. If foreign keys may change none of the tables that caused the error, every table gets `error.cause`.
     """
     who = ", ".join(sorted(error.tables))
     raised = {error.cause.table} if isinstance(error.cause, TableError) else error.tables

@@ -73,8 +73,8 @@ class Share:
 
     @property
     def has_rows(self) -> bool:
-        """Whether a current-state table exists and has been merged. After conf/ stops configuring the current-state table, this stays true
-        for one batch: at the end of this batch, `write_side_tables` removes the table's record.
+        """Whether the source table has a current-state table: conf/ configures one, or its record still exists. If conf/ no longer
+        configures one, `write_side_tables` removes the record at the end of the batch.
         """
         return self.target.current_state or self.context.records.get(self.staged.name) is not None
 
@@ -100,7 +100,7 @@ def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> N
     for table in batch.tables:
         if targets[table.name].change_log and any(segment.rows and not segment.log for segment in table.changes):
             raise StagedBatchError(
-                f"{batch.directory} has no preimages of {table.name}: the batch was staged before change_log "
+                f"{batch.directory} has no before images of {table.name}: the batch was staged before change_log "
                 "was set in conf/; Sluice stages the batch again"
             )
 
@@ -245,8 +245,8 @@ def _begin(given: history.History, current_state: DeltaTable, share: Share) -> N
         and (keys := _keys(segments))
         and all(name.lower() in current_state.snapshot.columns for name in keys[-1])
     ):
-        # The batch changed the key, so the new key cannot identify rows from before the batch. Or the history skips changes of the batch.
-        # In both cases, the history gets the rows as they are after the batch, without the versions in between.
+        # Either the batch changed the key, so the new key cannot identify rows from before the batch. Or the history was restored and skips
+        # changes of the batch. In both cases, the history gets the rows as they are after the batch, without the versions in between.
         given.take(current_state, current_state.snapshot.version, keys[-1], _ends(segments[-1]), record)
         settle(table, record)
     if restored:
@@ -332,7 +332,9 @@ def _keys(segments: tuple[Segment, ...]) -> list[tuple[str, ...]]:
 
 
 def _renames(segments: tuple[Segment, ...]) -> bool:
-    """Returns whether the table was renamed in the batch. If so, `_write_history` fills its history at the position of the rename."""
+    """Returns whether the source table was renamed in the batch. If so, `_write_history` makes the history's open versions equal to the
+    rows of the current-state table, at the position of the rename.
+    """
     return any(isinstance(each, SchemaSegment) and each.renamed_from for each in segments)
 
 

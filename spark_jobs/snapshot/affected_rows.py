@@ -53,9 +53,9 @@ class AffectedRows:
         self._count = 0
 
     def found(self, order_keys: set[int], step: int) -> tuple[list[CascadeRow], list[Image]]:
-        """Returns the rows that the snapshot read and the buffered images that foreign keys may have changed. In a table with a key, the
-        last image of a key replaces the row that was read. In a table without a key, images up to the order key `rows_key` are left out,
-        because the rows that were read contain them.
+        """Returns what foreign keys may have changed: rows that the snapshot read, and buffered images. In a table with a key, the last
+        image of a key replaces the row that was read. In a table without a key, images up to the order key `rows_key` are left out, because
+        the rows that were read contain them.
 
         `order_keys` are the order keys of the events, which are changes in parent tables. The sequence numbers of images are multiples of
         `step`, so that the numbers of events fit between them.
@@ -161,7 +161,9 @@ class AffectedRows:
 
 
 class _SequenceNumbers:
-    """Numbers the images within each transaction: 1, 2, … times `step`, in the order of their row numbers."""
+    """Gives the images of each transaction the sequence numbers `step`, 2 · `step`, 3 · `step`, …, in the order of their row numbers. So
+    there is space between two images for the numbers of events.
+    """
 
     def __init__(self, keys: Numbers, rows: Numbers, step: int) -> None:
         order = np.lexsort((rows, keys))

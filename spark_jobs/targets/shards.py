@@ -77,7 +77,9 @@ def owners(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def mismatch(shard: Shard | None, properties: Mapping[str, str], path: str, owner: str) -> str:
-    """Returns why the table's rows are not divided into shards as conf/ says, or "" if they are. `owner` is the writer's owner as text."""
+    """Returns why the rows of the Delta table at `path` are not divided into shards as conf/ says, or "" if they are. `owner` is the
+    expected owner as text (`Owner.to_text`).
+    """
     return next(_mismatches(shard, properties, path, owner), "")
 
 
@@ -170,8 +172,8 @@ def dropped_after(shard: Shard, properties: Mapping[str, str], segment: SchemaSe
 
 
 def left_columns(shard: Shard, properties: Mapping[str, str], segment: ChangesSegment) -> tuple[str, ...]:
-    """Returns the columns that this shard no longer has but other shards may still have. The shard's rows get NULL in them when they are
-    written.
+    """Returns the columns that this shard no longer has but other shards may still have. When rows of this shard are written, these columns
+    get NULL.
     """
     staged = {column.name.lower() for column in segment.columns}
     return tuple(name for name in dropped(shard, properties) if name not in staged)

@@ -79,7 +79,8 @@ class SharedStream:
             log.exception("shared_stream_failed", address=self._source.address)
             reason, self.failed = str(error), True
         log.info("shared_stream_ended", address=self._source.address, reason=reason)
-        # Each parser that reads the shared dump gets this error and opens its own connection. This shows whether its stream can continue.
+        # Each parser that reads the shared dump gets this error and opens its own connection. The new connection shows whether the parser's
+        # stream can continue.
         self._window.end(SourceConnectionError(f"the shared stream of {self._source.address} ended: {reason}"))
 
     def _dump(self) -> None:

@@ -52,8 +52,8 @@ class Watch:
     - `ahead`: the oldest check whose end of the binlog the stream has not reached yet, or None. `newest`: the last check.
     - `misfit`: a sentence of the last check that tells why the stream cannot be a stream of this server, or "". The parser reconnects only
       if the next check finds a misfit too.
-    - `still`: the number of consecutive checks without progress. `standing`: a sentence about the missing progress if the last check found
-      none, otherwise "".
+    - `still`: the number of consecutive checks without progress. `standing`: if the last check found no progress, a sentence which says
+      so, otherwise "".
     """
 
     ahead: Look | None = None
@@ -63,7 +63,7 @@ class Watch:
     standing: str = ""
 
     def looked(self, look: Look) -> tuple[Watch, str]:
-        """Returns the watch after another check, and a sentence that tells why the parser must reconnect, or ""."""
+        """Adds the check `look` to the results. Returns the new `Watch`, and a sentence that tells why the parser must reconnect, or ""."""
         ahead = self.ahead if self.ahead and not has_read(look.stream_state, self.ahead.facts) else None
         misfit = misfit_of(look.stream_state.position, look.facts)
         if misfit and self._confirms(look):
@@ -76,8 +76,8 @@ class Watch:
         return Watch(ahead, look, misfit, still, standing), standing if still & (still - 1) == 0 else ""
 
     def _confirms(self, look: Look) -> bool:
-        """Returns whether this check confirms the misfit that the last check found: whether the position of the last check does not fit the
-        facts of this check either. One check is not sufficient, because the stream may read on while the facts are queried.
+        """Returns whether the check `look` confirms the misfit that the previous check (`newest`) found: the position of the previous check
+        does not fit the facts of `look` either. One check is not sufficient, because the stream may read on while the facts are queried.
         """
         return bool(self.misfit and self.newest and misfit_of(self.newest.stream_state.position, look.facts))
 

@@ -53,9 +53,10 @@ class BarrierWait:
 
 
 def decide(known: Mapping[str, Known], barrier_us: int = 0) -> NextTransactions | BarrierWait:
-    """Decides which member of `known` is next. If a transaction was partly handed out, the rest of this transaction is next, so that no
-    other transaction interrupts it. Members that are `absent` (silent for too long) and have no transactions are ignored, unless no other
-    member is left.
+    """Decides which member's transactions the group hands out next, or for which member it waits. The member of `known` whose next
+    transaction is the earliest is next. But if a transaction was partly handed out, the rest of this transaction is next, so that no other
+    transaction interrupts it. Members that are `absent` (silent for too long) and have no transactions are ignored, unless no other member
+    is left.
 
     Transactions up to the time `barrier_us` were handed out already. An older transaction that arrives late counts as if its time were
     `barrier_us`, so the group hands out the late transaction next.
