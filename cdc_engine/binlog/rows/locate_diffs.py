@@ -28,7 +28,7 @@ DIFFERENCE_ROWS = 4
 @kernel
 def read_value_options(buffer: Bytes, at: Integer, end: Integer, facts: Int8s, partial: Int8s) -> Integer:
     """Reads the value options at `at`. Sets `partial` (one entry per column) to 1 for columns whose value consists of JSON differences, and
-    to 0 for the other columns. Returns the end of the options, -TRUNCATED or -OPTIONS_UNKNOWN.
+    to 0 for the other columns. Returns the offset after the options. After an error, returns -TRUNCATED or -OPTIONS_UNKNOWN instead.
     """
     partial[:] = 0
     if at + 1 > end:

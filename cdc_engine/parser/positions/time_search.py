@@ -86,9 +86,9 @@ def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> Search
 
 
 def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> SearchedInterval:
-    """Returns the statements and XA commits of the blocks up to `time_us`. `commits` is the list `_PreparedBefore.commits`, to which the
-    scan of a block appends the names of the block's XA transactions that were prepared before the interval. After each block with
-    transactions, this function empties the list.
+    """Returns the statements and XA commits of the blocks up to `time_us`, and up to LATE_US later. `commits` is the list
+    `_PreparedBefore.commits`: the scan of a block appends to it the names of XA transactions that were committed in the block and prepared
+    before the interval. After each block with transactions, this function empties the list.
     """
     interval = SearchedInterval()
     for block in blocks:
