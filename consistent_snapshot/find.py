@@ -36,8 +36,8 @@ SCHEMA = pa.schema(FIELDS)
 
 
 class ConsistentSnapshotError(Exception):
-    """Raised if no consistent snapshot is as old as requested, if the consistent snapshots cannot be read, or if the version of a table in
-    a consistent snapshot cannot be opened. The message says what to do.
+    """Raised if there is no consistent snapshot up to the requested time, if the consistent snapshots cannot be read, or if the version of
+    a table in a consistent snapshot cannot be opened. The message says what to do.
     """
 
 

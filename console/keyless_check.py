@@ -31,8 +31,8 @@ class Keyless:
 
 
 def find_keyless(schema: SourceSchema) -> Keyless:
-    """Finds the captured tables without a key, and tries to lock one of them in each database. Tries no lock if the destination takes no
-    snapshots (`snapshot: never`). Raises SluiceError if the source does not answer.
+    """Finds the captured tables without a key, and tries to lock one of them in each database, because a snapshot of such a table may need
+    the lock. Tries no lock if the destination takes no snapshots (`snapshot: never`). Raises SluiceError if the source does not answer.
     """
     destination, tables = schema.destination, schema.captured
     names = keyless_names(tables, lambda database, table: destination.table(database, table).key)

@@ -65,8 +65,8 @@ NAME_CHARS_MAX = 60
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagingResult:
-    """A staged batch: its directory, its manifest, and the tables that stopped. For a table that stopped, the batch has the segments up to
-    the stop.
+    """A staged batch: its directory, its manifest, and the tables that stopped. Of a table that stopped, the batch has only segments
+    that were complete before the stop.
     """
 
     path: Path
@@ -382,8 +382,8 @@ class _Staging:
         table.add_to_log(part.block, chosen)
 
     def _note_positions(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
-        """Records the sequence numbers of a table's rows for cascades. Rows from before the foreign key was created get the sequence
-        number 0, because they are before all effects of the foreign key.
+        """Records the sequence numbers of a table's rows. By these numbers, a run orders the rows and the changes that foreign keys make.
+        Rows from before the foreign key was created get the sequence number 0, because they precede all changes by the foreign key.
         """
         if table.positions is None:
             table.positions = PositionFile(self.directory / f"positions.{self.files_begun}.i64", rows_before=table.rows)

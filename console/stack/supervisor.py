@@ -193,9 +193,9 @@ class Supervisor:
                 self._fail(kept, sentence, final=final)
 
     def _is_final(self, kept: PartRecord, ended: str) -> bool:
-        """Returns whether the failed part must not be restarted, because it would fail again. With `Patience.first_start_must_do`, this is
-        so if the part has never answered. Returns False if a signal ended the part, or if another program has the part's port, because that
-        program may end.
+        """Returns whether the failed part must not be restarted, because it would fail again. Returns True only with
+        `Patience.first_start_must_do`, and only for a part that has never answered. Returns False if a signal ended the part, or if another
+        program has the part's port, because that program may end.
         """
         died = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
         return died and not kept.part.port_taken()

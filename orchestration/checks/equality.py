@@ -62,8 +62,8 @@ class EqualityRun(dg.Config):
 def equality_check(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion], compare: CompareTables
 ) -> dg.AssetChecksDefinition | None:
-    """Returns one definition with the check `equals_lake` of each asset that `_tables` returns: of assets of single tables, and of assets
-    that several tables share. Returns None if there is no table to compare.
+    """Returns one definition that contains all checks, or None if there is no table to compare. Each asset that `_tables` returns gets one
+    check `equals_lake`. An asset stands for one source table, or is shared by several tables.
     """
     tables_of, settings = _tables(config, destination, tables), config
     if not tables_of:
@@ -243,7 +243,7 @@ def result_of_several(key: dg.AssetKey, found: Sequence[TableResult]) -> dg.Asse
 def compare_with_source(
     config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent
 ) -> Iterator[TableResult]:
-    """Compares tables with the source, and yields one result per table. Definitions use this function as their `CompareTables`."""
+    """Compares tables with the source, and yields one result per table. `real_ports` sets this function as `Ports.compare`."""
     from sluice.cdc_engine.instance.sources import reader_of, source_of  # noqa: PLC0415  not needed by merges
     from sluice.equality.destination import ComparedDestination, compare_destination  # noqa: PLC0415
     from sluice.orchestration.base.lake_settings import storage_options  # noqa: PLC0415

@@ -99,9 +99,9 @@ def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, Dagster
     """Returns the delivery and the status of each run, newest first, so that the caller can count the consecutive failures up to
     `delivery`.
 
-    A draining run changes its tags when it takes another batch, but keeps its run key, which names its first batch. If the two differ, the
-    run has merged its first batch successfully, so failures of older runs do not count. The list ends at such a run, unless the run is
-    newer than all runs of `delivery`.
+    A draining run changes its tags when it takes another batch, but keeps its run key, which names its first batch. If the tags name
+    another batch than the run key, the run has merged its first batch successfully, so failures of older runs do not count. The list ends
+    at such a run, unless the run is newer than all runs of `delivery`.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):
@@ -133,9 +133,9 @@ class RunStore:
         return [self._fact(record) for record in records]
 
     def moved_on(self, reference: BatchReference) -> str:
-        """Returns the id of a run that was started for this delivery and whose tags name a later batch now, or "". Only a draining run
-        changes its tags, and only after its batch is settled. Dagster starts no second run for the run key of such a run, so the batch can
-        get a run only under another delivery number.
+        """Returns the id of a run that has settled this delivery and whose tags name a later batch now, or "". Only a draining run changes
+        its tags. Called if the ledger has the batch in flight and no run has its tags, for example after the ledger was restored from an
+        older copy. Dagster starts no second run for the same run key, so the batch then needs another delivery number.
         """
         records = self._instance.get_run_records(
             dg.RunsFilter(job_name=self._job_name, tags={RUN_KEY_TAG: reference.run_key})

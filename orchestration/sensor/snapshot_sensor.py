@@ -129,7 +129,7 @@ def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord],
 
 
 def why_none_is_due(open_now: Iterable[tuple[SnapshotRecord, StepDecision]]) -> str:
-    """Returns what the open snapshots wait for, or "" if a run can advance one of them."""
+    """Returns what the open snapshots wait for, or NONE_IN_PROGRESS if none waits. Returns "" if a run can advance one of them."""
     waits = []
     for record, decision in open_now:
         if decision.step == SnapshotStep.WAIT:

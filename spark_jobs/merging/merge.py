@@ -124,7 +124,7 @@ def apply_lacking(
         if last_order_key(segment) > before.applied_order_key:
             counts, committed = counts + apply(segment, before.applied_order_key), True
     # A table's record is stored after the sync of its commits. If the record is missing, an earlier attempt may have committed without a
-    # sync.
+    # sync. Then all commits that were made since the batch was staged are synced.
     since = staged_at_seconds if known is None else 0.0
     on_disk = before.version if known is None else min(known.version, before.version)
     try:
@@ -151,11 +151,11 @@ def writer_of(batch: StagedBatch, staged: StagedTable) -> LakeWriter:
 
 
 def with_columns(writer: LakeWriter, staged: StagedTable, table: DeltaTable) -> LakeWriter:
-    """Returns the writer with the columns that the source's table has before the first segment that the table lacks. These columns must not
-    have been removed from the Delta table.
+    """Returns `writer` with the columns that no other program may have removed from the Delta table. These are the columns that the
+    source's table has before the first segment that the Delta table lacks.
 
-    Columns that the segment's alterations change are left out. An earlier attempt may have dropped or renamed them already. If the segment
-    empties the table, or replaces it by a renamed one, the result has no columns.
+    Columns that this segment's alterations change are left out, because an earlier attempt may have dropped or renamed them already. If the
+    Delta table lacks no segment, or if the segment empties the table or replaces it by a renamed one, the result has no columns.
     """
     applied = table.snapshot.applied_order_key
     first = next((segment for segment in staged.segments if last_order_key(segment) > applied), None)

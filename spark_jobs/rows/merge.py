@@ -182,8 +182,8 @@ class _OneTable:
     def merge(
         self, name: str, target: TableTarget, segment: ChangesSegment, away: ChangesSegment | None, up_to: int
     ) -> TableReport:
-        """Merges one table's `segment` and updates the table's history. First deletes the rows of the keys in `away`, if given. Raises
-        TableError, or an exception of Spark.
+        """Merges one table's `segment` and updates the table's history. `away`, if given, has the keys of which the lake has several rows;
+        these rows are deleted first. Raises TableError, or an exception of Spark.
         """
         table = staged_table(name, segment)
         history_fix = self.interval.history_fix(self.session, table, target, up_to, self.context)

@@ -28,8 +28,8 @@ from sluice.spark_jobs.staged_batch import last_order_key
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
 KIND = "log"
-# Operations of rows that are not changes: a snapshot read the table (READ), or the log lacks changes of a period (GAP). Each operation has
-# its own app id.
+# Values of the column `operation` in rows of the log that are not changes: a snapshot read the table (READ), or the log lacks changes of a
+# period (GAP). Commits with such rows have their own app id.
 READ, GAP = "read", "gap"
 PROPERTIES = {"delta.appendOnly": "true"}
 BATCH_ROWS = 1 << 15
@@ -56,8 +56,9 @@ def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bo
 def append_event(
     table: SideTable, operation: str, position: tuple[int, int], record: Mapping[str, Any], user_metadata: str
 ) -> bool:
-    """Appends a row about an event that is in no segment. `position` is the event's order key and its commit time in µs. `table` has a
-    separate app id for such events. Returns False if a commit with this app id already has this order key.
+    """Appends a row about an event that is in no segment: a snapshot (READ), or a gap in the log (GAP). `position` is the
+    event's order key and its commit time in µs. `table` has a separate app id for such events. Returns False if a commit with this app id
+    already has this order key.
     """
     rows = event_row(_without_images(), operation, *position, json.dumps(record))
     return _append(table, rows.schema, rows.to_batches, position[0], user_metadata)

@@ -40,8 +40,8 @@ from sluice.spark_jobs.snapshot.buffering import DERIVED_SUFFIX, KEY_DIGITS
 from sluice.spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication, is_partial
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
-# The first row number of derived images. This number is higher than every row number of the stream, so in a transaction the derived images
-# follow the stream's images.
+# The first row number of the images that foreign keys caused (`Derived`). This number is higher than every row number of the stream, so in
+# a transaction these images follow the stream's images.
 ROW_BASE = 1 << 40
 OURS_TYPES = {
     OPERATION: pa.int8(),
@@ -143,8 +143,9 @@ def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) 
 
 
 def _numbered(events: Sequence[tuple[int, Event]], step: int) -> Iterator[Event]:
-    """Yields the events with sequence numbers between those of the images. Each event comes with the number of images that precede it in
-    its transaction. Events of the same parent row get the same sequence number.
+    """Gives the events sequence numbers by which they sort between the table's images. In `events`, each event comes with the number of
+    images that precede it in its transaction; the event sorts immediately after these images. Events of the same parent row get the same
+    sequence number. `step` is the difference between the sequence numbers of consecutive images.
     """
     first: dict[ChangeOrder, int] = {}
     for number, (images, event) in enumerate(events):
@@ -153,8 +154,8 @@ def _numbered(events: Sequence[tuple[int, Event]], step: int) -> Iterator[Event]
 
 
 def _images(given: Publication, derived: Sequence[Derived]) -> pa.Table:
-    """Returns the derived images as a table with the columns of the other buffered images. If no other images are buffered, the table has
-    the columns of the chunks.
+    """Returns the images that foreign keys caused (`derived`) as a table with the columns of the buffered images of row events. If no such
+    images are buffered, the table has the columns of the chunks.
     """
     model = given.changes if given.changes.names() else given.chunks
     schema = model.schema(model.names()[0])

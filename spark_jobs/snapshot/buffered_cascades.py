@@ -103,8 +103,9 @@ def mark_complete(table: str, buffered: BufferedChanges, end: int) -> None:
 
 
 def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -> list[tuple[int, Event]]:
-    """Returns the changes whose order key is above `after` and at most `up_to`, in stream order. Each change comes with the number of the
-    table's images that precede it in its transaction. Raises TableError for files of another format. Also raises StoreError and OSError.
+    """Returns the buffered changes of parent rows of the table `child`, in stream order: the changes whose order key is above `after` and
+    at most `up_to`. Each change comes with the number of the child's images that precede it in its transaction. Raises TableError for files
+    of another format. Also raises StoreError and OSError.
 
     Several attempts at a batch may have written the same transaction, each attempt completely. The transaction is read from only one of the
     files.

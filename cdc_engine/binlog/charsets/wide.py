@@ -32,7 +32,7 @@ NO_TABLE = np.empty(0, np.int32)
 
 class CodePoints(NamedTuple):
     """A charset's code points. `alone` (256) is indexed by a character's only byte. `pairs` (65536) is indexed by the two bytes of a
-    character. `triples` (65536) is indexed by the two bytes after THIRD.
+    character. `triples` (65536) is indexed by the last two bytes of a three-byte character, whose first byte is THIRD (0x8F).
     """
 
     alone: Int32s

@@ -101,8 +101,8 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
 
     @property
     def counting(self) -> Counting:
-        """The current epoch and table filter. With another epoch or filter, an unchanged position of a consumer would mean another point of
-        the stream.
+        """The current epoch and table filter. A position within a transaction counts the row events of captured tables. So a consumer's
+        position is valid only while the epoch and the filter are unchanged.
         """
         return Counting(self._meta.ledger.epoch, f"{self._server_filter.include}\n{self._server_filter.exclude}")
 
