@@ -1,8 +1,8 @@
 """Starts, returns and stops the engines of this process, by destination. Importing this module starts no engine.
 
 Dagster does not reload this module, so a reload of definitions starts no second engine. If several processes may run an engine, the lease
-decides which of them does. An engine that has lost the lease is stopped, and the next call starts another engine, which needs the lease to
-start.
+decides which of them does. An engine that has lost the lease is stopped, and the next `take_up` or `get_or_start` starts another engine if
+the lease is free.
 
 The start of an engine reads the schema from the source, and may compile numba functions. So it runs in a separate thread, and callers wait
 only for a short time. Each destination has its own lock, so a source that does not answer does not delay other destinations.
@@ -248,8 +248,9 @@ def _end(destination: str) -> None:
 
 
 def give_up(destination: str) -> None:
-    """Stops the engine. Does not start the engine of a destination again for LEFT_SECONDS, so that another host takes the destination over.
-    `keeper` starts the engine of a group again at once, because a group must run on the host of its members.
+    """Stops the engine of a destination or group that an operator has released. The engine of a destination does not start again for
+    LEFT_SECONDS, so that another host takes the destination over. `keeper` starts the engine of a group again at once, because a group must
+    run on the host of its members.
     """
     if destination in conf_in_use().config.destinations:
         _left[destination] = time.monotonic() + LEFT_SECONDS

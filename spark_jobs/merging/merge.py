@@ -299,8 +299,8 @@ class _TableMerge:
         """Replaces the table's columns and rows, in one commit, by those of the table that was renamed to this name."""
         origin = self.origins.find(self.table.name, segment)
         self.session.expect(max(origin.rows, self.table.row_count))
-        # If two tables swap names, the table with the old name may already have this table's rows. `find` then returns that table's version
-        # before the swap.
+        # If two tables swap names, the other table may already be merged, and then has the rows of this table. In this case, `find` returns
+        # the version of the other table before the swap.
         statement = take_over(self.table, segment, self.target, origin, self.writer.owner)
         return self._commit(statement, segment.order_key)
 

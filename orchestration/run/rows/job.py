@@ -163,9 +163,9 @@ def request_of(config: SluiceConfig, given: RowsConfig, now_us: int) -> Request:
 
 
 def backfill_of(config: SluiceConfig, given: RowsConfig, now_us: int, folder: Path | None = None) -> BackfillRequest:
-    """Returns the backfill that a config names: of an interval, of a run, or of a GTID set. Relative paths start in `folder`. If `folder`
-    is None, relative paths are refused. Raises ConfigurationError if the config names more than one of an interval, a run and a GTID set,
-    or a GTID set together with `into`.
+    """Returns the backfill that a config names: of an interval, of a run, or of a GTID set. Relative paths in the fields `archive` and
+    `schemas` start in `folder`. If `folder` is None, relative paths are refused. Raises ConfigurationError if the config names more
+    than one of an interval, a run and a GTID set, or a GTID set together with `into`.
     """
     archive, schemas = archive_of_request(given.archive, given.schemas, folder)
     return dataclasses.replace(_changes_of(config, given, now_us), archive=archive, schemas=schemas)
