@@ -159,7 +159,8 @@ def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
     transactions, the schema history and the buffered changes of open snapshots stay valid. Returns False if the operator gave a GTID set.
     """
     resume = ledger.resume_position
-    # The order key of a position that an operator gives as a GTID set proves nothing: the set may lack transactions before the position.
+    # For a GTID set, the position names the source's oldest binlog file (`choose`). So the position's order key does not show where
+    # the stream continues.
     if resume is None or choice.gtid_set:
         return False
     return position.epoch == resume.epoch and position.order_key <= resume.order_key

@@ -86,7 +86,9 @@ class ShardsConfig(Strict):
                     f"{{{groups}}}, which are the groups of `tables`"
                 ) from None
             if filled == template and setting == "name":
-                raise ValueError(f"name: {template!r} gives every shard the same name; the names must differ")
+                raise ValueError(
+                    f"name: {template!r} gives every shard the same name: use a placeholder, such as {{database}}"
+                )
         parts = self.into.split("/")
         if self.into.startswith(("/", "_sluice")) or not {"", ".", ".."}.isdisjoint(each.strip() for each in parts):
             raise ValueError(f"into: {self.into!r} must be a path below the lake, such as shop/orders")

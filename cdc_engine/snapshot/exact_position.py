@@ -38,9 +38,9 @@ UNLOCKED_TRIES = 100  # After this many attempts to read a table without a lock,
 POLL_SECONDS = 0.1
 pause = time.sleep  # The function that waits between two attempts. Tests replace it.
 
-# The type of `positions.logged_after`. It has four arguments. First, the position from which the binlog is read. Second, the tables
-# (database, name). Third, the end (file, offset) up to which changes of the tables count, or None if no changes count. Fourth, a GTID set
-# whose transactions do not count. The function returns the binlog's end, and whether a table may have changed.
+# The type of `positions.logged_after`, which reads the binlog from a position to its end. The function returns this end, and whether one of
+# the given tables may have changed. The arguments are: the position; the tables (database, name); the end (file, offset) of the part that
+# is searched for changes, or None to search nothing; and a GTID set whose transactions are ignored in the search.
 Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None, str], tuple[Position, bool]]
 
 

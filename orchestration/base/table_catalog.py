@@ -221,9 +221,8 @@ def source_schema(columns: Iterable[Column], comments: Mapping[str, str]) -> dg.
 
 
 def checkable(destination: str, names: Iterable[str]) -> list[str]:
-    """Returns the tables that can have a check of their own. Dagster builds the check's name from the letters, digits and underscores of
-    the table's name. A table has no check if its name has other characters, or if another table gets the same check name. The engine's
-    check `tables_flowing` also covers these tables.
+    """Returns the tables that can have a check of their own (`checkable_keys`). The engine's check `tables_flowing` covers all tables, also
+    those without a check of their own.
     """
     return checkable_keys({name: delta_key(destination, name) for name in names})
 

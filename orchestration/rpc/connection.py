@@ -74,9 +74,9 @@ class Connection:
             return self._call
 
     def _read_ca_again(self, call: Any, error: grpc.RpcError) -> None:
-        """Makes the next call open another channel, because a channel keeps the content that `engine.ca_file` had when it was opened. Does
-        nothing without this file, or if the error is not about the connection. Calls of other threads may still use the old channel, so it
-        is not closed.
+        """Makes the next call open another channel, which reads `engine.ca_file` again. Called if `call` failed with `error`. A channel
+        keeps the content that the file had when the channel was opened, and the file may have changed since. Does nothing without this
+        file, or if the error is not about the connection. Calls of other threads may still use the old channel, so it is not closed.
         """
         unavailable = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
         with self._lock:

@@ -56,7 +56,7 @@ COUNTS = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportedTables:
-    """What the definitions know about a destination's tables, for the reports of its merge runs. `checked` are the tables with the check
+    """The facts from Dagster's definitions that the reports of a destination's merge runs need. `checked` are the tables with the check
     `flowing`. `quarantining` are the tables with a check of their quarantine. `sides` has, by table, the change logs and histories that
     have assets.
     """

@@ -187,8 +187,8 @@ def _references(
 def lake_rows(
     session: LakeSession | None, table: DeltaTable, cascade: Cascade, values: set[Values]
 ) -> list[CascadeRow]:
-    """Returns the rows of the child table in the lake whose foreign key columns may equal one of `values`. These are coarse values: values
-    that the server may consider equal have the same coarse value (`play.coarse`). Returns [] if the Delta table does not exist.
+    """Returns the rows of the child table in the lake whose foreign key columns may equal one of `values`. `values` are coarse values
+    (`play.coarse`): values that the server may consider equal have the same coarse value. Returns [] if the Delta table does not exist.
 
     Raises TableError if the lake does not have a column that is needed, if more than ROWS_MAX rows match, or if `session` is None although
     rows must be read.

@@ -115,8 +115,8 @@ def _helps(facts: FileFacts, *, wanted: bool) -> bool:
 
 
 def depth_of(lows: Sequence[Any], highs: Sequence[Any]) -> float:
-    """Returns the average number of ranges [low, high] that overlap one of the ranges, counting this range itself. Returns 0 if there are
-    no ranges.
+    """Counts, for each range [low, high], the ranges that overlap it, including the range itself. Returns the average of these numbers, or
+    0 if there are no ranges.
     """
     if not len(lows):
         return 0.0
@@ -159,8 +159,8 @@ def snapshot_hours(hours: float, logged_hours: float, newest_snapshot_age_hours:
     """Returns the number of past hours whose consistent snapshots can all be read after a VACUUM that keeps removed files for `hours`.
 
     VACUUM also deletes files that the table's log does not name, and the log names removed files only for `logged_hours`. So the result is
-    the smaller of `hours` and `logged_hours`. If the newest snapshot is older than `logged_hours`, its age counts instead of
-    `logged_hours`, because the newest snapshot can always be read.
+    the smaller of `hours` and `logged_hours`. If the age of the newest snapshot plus MARGIN_HOURS is more than `logged_hours`, this sum
+    counts instead of `logged_hours`, because the newest snapshot can always be read.
     """
     needed = 0.0 if newest_snapshot_age_hours is None else newest_snapshot_age_hours + MARGIN_HOURS
     return min(hours, max(logged_hours, needed))

@@ -6,7 +6,8 @@ positions, low and high, which are both before `up_to`.
 - If a chosen key changed in the part of the stream that was read, its last change up to `up_to` gives the row. The row from the source is
   older than this change, or includes it.
 - If the key did not change, the row from the source is correct.
-- A key without a row in the source and without changes has no row, and gets a delete image. Lost keys (`Decided.lost`) are an exception.
+- A key without a row in the source and without changes has no row, and gets a delete image. But if the source had the row of such a key
+  during the comparison, the key is lost (`Decided.lost`): it is unknown what happened to the row, so the key gets no image.
 
 A repair or a backfill never merges a change before the merges of the stream do. A repair or a backfill removes a row only if neither the
 source nor the stream has the row.
@@ -78,15 +79,16 @@ class Decided:
 def decide(
     keys: Sequence[Any], had: Sequence[bool], read: Sequence[Any], images: Sequence[Any], *, seen: Mask, chosen: Mask
 ) -> Decided:
-    """Chooses what gives each key its row: a row that was read, an image of the stream, or neither.
+    """Decides what gives each key its row: a row that was read, an image of the stream, or neither.
 
     - `keys`, `read` and `images` are the keys of the requested rows, of the rows that were read, and of the images, each as one array per
       key column. NULL counts as a value.
+    - `had` tells for each requested key whether the source had its row during the comparison of source and lake.
     - `seen` marks the images up to the lake's position.
     - `chosen` marks the seen images whose keys must be corrected.
 
-    Chooses exactly one element for each key that was requested, that was read, or that has an image in `chosen`. Chooses none for lost keys
-    and for all other keys.
+    Marks each key that was requested, that was read, or that has an image in `chosen`. Such a key is marked once, in `none`, `rows` or
+    `images`. Only if the key is lost, it is marked in `lost` instead.
     """
     sizes = [len(part[0]) for part in (keys, read, images)]
     joined = [pa.chunked_array([*parts]) for parts in zip(keys, read, images, strict=True)]
@@ -190,8 +192,9 @@ def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) ->
 
 
 def cleared(read: Read, lost: Mask, path: Path, up_to: int) -> ChangesSegment | None:
-    """Returns a segment that deletes all rows of each requested key for which the lake has several rows. Leaves out the keys that `lost`
-    marks, whose rows stay in the lake. Returns None if no key is left.
+    """Returns a segment that deletes all rows of each requested key for which the lake has several rows. The caller merges this segment
+    before the segment of `folded`, so that each of these keys has at most one row afterwards. Leaves out the keys that `lost` marks, whose
+    rows stay in the lake. Returns None if no key is left.
     """
     doubled = np.asarray(read.doubled, np.bool_) & ~lost
     if not doubled.any():

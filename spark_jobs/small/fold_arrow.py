@@ -110,7 +110,8 @@ class _Partial:
     def __init__(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> None:
         self.segment = segment
         self.names = [column.name for column in segment.columns]
-        # If no key changed, images that the table already has are left out. If keys changed, these images are needed to follow the changes.
+        # If no row changed its key (`moves`), leaves out images that the table already has. Otherwise these images are needed, because they
+        # show under which key the lake has a row.
         if not segment.moves:
             images = fresh_images(images, applied_order_key)
         lives = self._lives(images)
@@ -239,8 +240,8 @@ class _Found:
         return self.mask, _take(self._lake.rows[name], self._indices)
 
     def older_than(self, order_keys: Numbers) -> Mask:
-        """Returns a mask of the lake's rows that are older than their images. Only these rows may be changed. A row without an order key is
-        older than every image.
+        """Returns, for each key, whether the lake's row is older than the key's image. `order_keys` are those of the images. Only older
+        rows may be changed. A row without an order key is older than every image.
         """
         theirs = _take(self._lake.rows[ORDER_KEY], self._indices)
         return np.asarray(_filled(theirs, -1)) < order_keys

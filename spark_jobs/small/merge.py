@@ -411,8 +411,8 @@ class _SmallMerge:
 
 
 def _no_fence() -> None:
-    """Does nothing, in place of the check of a fence, because a task has no fence. The check is not needed here: the new table is empty and
-    has no transaction, so no data changes.
+    """Does nothing. `make_table` calls this function instead of the check of a fence, because a task has no fence. To create a table, no
+    check is needed: the table is empty and has no transaction, so no data changes.
     """
 
 

@@ -118,9 +118,10 @@ def buffered_up_to(files: StoredFiles) -> int:
 def _read_again(
     name: str, segment: ChangesSegment, holds: SnapshotBuffers, buffered: BufferedChanges
 ) -> BufferedChanges:
-    """Restarts the snapshot after this segment, whose images lack columns. In a table with a key, a row of the segment changed its key, so
-    the key under which the snapshot read the row is unknown. After RESTARTS_MAX restarts, or if the table has no key, marks the snapshot as
-    failed and raises TableError.
+    """Restarts the snapshot after a segment that cannot be buffered. Called for a segment whose images lack columns, if one of its
+    rows changed its key or the table has no key. After a change of the key, it is unknown under which key the snapshot read the row.
+
+    After RESTARTS_MAX restarts, or if the table has no key, marks the snapshot as failed instead, and raises TableError.
     """
     if segment.key and buffered.restarts < RESTARTS_MAX:
         why = "rows changed their keys, and their images lack columns"

@@ -167,9 +167,9 @@ class StreamBatches:
         """Rolls back all batches in flight. The changes of these batches are handed out again under new ids, perhaps in batches of other
         sizes. Waits for a get that is in progress.
 
-        If `batch_id` is given, and names another batch than the first one in flight, raises BatchNotFoundError or BatchNotFirstError. The
-        same check applies to `delivery`. If the store does not have the changes, for example after a restart, restarts the reading at the
-        cursor.
+        If `batch_id` is given, it must be the id of the first batch in flight. If `delivery` is given too, it must be the number of this
+        batch's last delivery. Raises BatchNotFoundError or BatchNotFirstError otherwise. If the store does not have the changes, for
+        example after a restart, restarts the reading at the cursor.
         """
         self._require_started()
         with self._taking, self._settling:

@@ -99,7 +99,9 @@ class Failover:
             self._heartbeat.close()
 
     def beat_safely(self) -> bool:
-        """Calls `beat`. If it raises an error, stores the error for `trouble` and returns False."""
+        """Calls `beat` and returns its result. If `beat` raises an error, stores the error for `trouble`, which reports it, and returns
+        False.
+        """
         try:
             gives_way, self._broken = self.beat(), ""
         # Catches all errors, because an error that ended this thread would silently end the checks.
@@ -126,8 +128,8 @@ class Failover:
         return self._config.switch and self._switched(chosen)
 
     def _switched(self, chosen: str) -> bool:
-        """Switches to the first other source that can take over. Returns whether it switched. `chosen` is the address that the record of
-        the source in use had before the other sources were queried.
+        """Switches to the first other source that can take over. Returns whether it switched. `chosen` is the address in the record of the
+        source in use, as `beat` read it. Does not switch if this record was changed while the other sources were queried.
         """
         refused: dict[str, str] = {}
         for address in in_order(tuple(self._sources), self._reading):

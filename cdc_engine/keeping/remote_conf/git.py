@@ -33,7 +33,7 @@ def fetch_git(remote: RemoteConfig, url: str, token: str, known: Sequence[str]) 
     with tempfile.TemporaryDirectory(prefix="sluice-conf-") as folder:
         command = _Git(remote, url, token, Path(folder))
         command.run("init", "-q", "--bare", ".")
-        # The attributes in info/attributes take precedence over the attributes in the repository.
+        # Writes the attributes WHOLE to info/attributes, because the attributes there take precedence over those in the repository.
         attributes = Path(folder) / "info" / "attributes"
         attributes.parent.mkdir(exist_ok=True)
         attributes.write_text(WHOLE)

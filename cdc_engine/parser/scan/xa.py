@@ -93,7 +93,7 @@ class XaTransactions:
             raise XaUnreadError(
                 f"the XA transaction {name} was prepared before the stream began and is now committed: its "
                 "rows were never read; re-snapshot the captured tables, or, if the transaction did not "
-                "change captured tables, set the position after its XA COMMIT",
+                "change captured tables, set the position after its XA COMMIT with `sluice position set`",
                 self._maker.file,
                 int(self._state[at.BEGAN]),
             )

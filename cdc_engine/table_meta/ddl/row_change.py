@@ -91,9 +91,7 @@ def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
 
 
 def _ends(cursor: TokenCursor, ends: set[str]) -> bool:
-    """Returns whether the list of tables ends at the cursor. MariaDB's FOR PORTION OF, which contains the keyword FROM, ends the list
-    too.
-    """
+    """Returns whether the list of tables ends at the cursor: at one of the words `ends`, or at MariaDB's FOR PORTION OF."""
     return cursor.peek().word in ends or cursor.words(3) == "FOR PORTION OF "
 
 

@@ -103,8 +103,8 @@ class _DumpedTables:
             self._unreadable[name] = f"Sluice cannot follow the columns of the table: {defect_text(error)}"
 
     def snapshot(self) -> SchemaSnapshot:
-        """Returns the schemas of the collected tables. The result also names, each with the reason, the tables that could not be read, and
-        the tables whose storage engine does not store their own rows (`rows_elsewhere`), such as MERGE.
+        """Returns the schemas of the collected tables. Also returns, with a reason, each table that could not be read, and each table whose
+        storage engine does not store the table's own rows (`rows_elsewhere`), for example MERGE.
         """
         elsewhere = (
             (
