@@ -151,8 +151,8 @@ class DropForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class SetVersioning:
-    """ADD or DROP SYSTEM VERSIONING. The item has no columns, because the columns ROW START and ROW END are hidden, or other items of the
-    statement add them.
+    """ADD or DROP SYSTEM VERSIONING. This class has no field for the columns ROW START and ROW END, because they are hidden, or other items
+    of the same ALTER TABLE add them.
     """
 
     versioned: bool
