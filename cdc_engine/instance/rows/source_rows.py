@@ -67,11 +67,9 @@ class SourceRows:
             for number, condition in enumerate(conditions, start=1):
                 files.append(folder / f"{number:06d}.parquet")
                 with contextlib.closing(self._tables.reader(table, condition)) as reader:
-                    if number == 1:
-                        wait_until_shown(reader, low, self._pause)
-                    else:
-                        # Raises an error if another source has become the source in use since the first condition was read.
-                        reader.shows(low)
+                    # Another condition may be read over a new connection, perhaps from another replica. Also raises an error if another
+                    # source has become the source in use.
+                    wait_until_shown(reader, low, self._pause)
                     rows += _read(reader, name, number, files[-1])
                     high = reader.end()
         if high is None:
