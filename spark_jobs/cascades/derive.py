@@ -86,8 +86,8 @@ def carried_out(  # noqa: PLR0917  two callers
         if found is None:
             found = _Derivation(session, batch, targets, storage_options, buffered).kept(buffer)
         else:
-            # An earlier attempt at the batch derived the changes. If a snapshot of a table has begun since then, the table's buffer lacks
-            # the reason why the changes of the table could not be derived. So `buffer` gets this reason now.
+            # An earlier attempt at the batch derived the changes, except those of the tables in `found[1]`, for which it recorded a reason.
+            # If a snapshot of such a table has begun since then, the table's buffer lacks this reason. So `buffer` gets it now.
             lost = {
                 name: UnderivableChanges(without_advice(reason))
                 for name, reason in found[1].items()

@@ -260,5 +260,7 @@ def test_ha_nothing_is_left_of_transactions_that_are_decided_or_forgotten(tmp_pa
 def test_ha_a_file_of_another_version_is_refused_at_the_start(tmp_path: Path) -> None:
     PreparedCopies(stored(tmp_path), 1).mark(CopyName("d", 1, 2))
     StoreFolder(f"{(tmp_path / 'store').as_uri()}/_sluice_prepared/shop", {}).write("d.1.2.3.prepared9", b"")
-    with pytest.raises(NotSharedError, match=r"has the file d\.1\.2\.3\.prepared9, which this version of Sluice did not write"):
+    with pytest.raises(
+        NotSharedError, match=r"has the file d\.1\.2\.3\.prepared9, which this version of Sluice did not write"
+    ):
         on_host(tmp_path, "one", 2)

@@ -53,11 +53,12 @@ class KeyedImages(NamedTuple):
 
 
 class BegunLives(NamedTuple):
-    """The lives that begin in a call of `follow`, in ascending order of their numbers. A life follows one row of the source (see the
-    module). The arrays have one value per life.
+    """The lives that begin in a call of `follow`, in ascending order of their numbers. A life is a row of the source, from the image at
+    which the kernel begins to follow the row until the row is deleted. The arrays have one value per life.
 
-    `births`: the number of the image with which the life begins (counted from 1 in the segment), or 0 if the row was in the lake before the
-    segment. `origins`: the index of an image with the key that the row had when its life began. It is an index in the `images` of the call.
+    `births`: the number of the image that inserted the row (counted from 1 in the segment), or 0 if the lake had the row before the
+    segment. `origins`: the index, in the `images` of the call, of an image with the key that the row had when its life began. If the lake
+    had the row, this is its key in the lake.
     """
 
     births: Int64s

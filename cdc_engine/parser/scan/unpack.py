@@ -105,8 +105,8 @@ class Unpacker:
             raise BinlogFormatError(
                 "the events within a compressed event have more bytes than the compressed event states"
             )
-        # If the event states a wrong length, the new arena may be far too large. It then takes no memory for the surplus, because the
-        # system allocates pages only when bytes are written.
+        # A compressed event may state a size that is far too large, and an event within it may then state a wrong length without an error.
+        # The new arena is then far too large, but takes no memory for the surplus: the system allocates pages only when bytes are written.
         yield from self._fresh(max(limits.READ_BUFFER_BYTES, wanted))
 
     def _outgrows(self, tail: int) -> bool:
