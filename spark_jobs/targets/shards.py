@@ -26,9 +26,8 @@ from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from sluice.spark_jobs.targets.casting import widens
 
 COLUMN_PROPERTY = "sluice.shardColumn"
-LOCKS_PROPERTY = (
-    "sluice.shardLocks"  # A table property with the id of the installation whose table lock protects the table.
-)
+# A table property with the id of the installation whose table lock protects the table.
+LOCKS_PROPERTY = "sluice.shardLocks"
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
 # For each kind of alteration, the plans that leave the columns of other shards unchanged.
 FOLLOWED = {
