@@ -113,8 +113,8 @@ def _waiting(
     """
     now = TableFilter(config.include, config.exclude)
     known = {*names, *config.tables, *old["rules"], *(old.get("shapes") or {})}
-    excluded = {name for name in known if not now.keeps(*name.split(".", 1))}
-    return excluded | {name for name in names if captured.keeps(*name.split(".", 1))}
+    excluded = {name for name in known if not now.keeps(*name.partition(".")[::2])}
+    return excluded | {name for name in names if captured.keeps(*name.partition(".")[::2])}
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:

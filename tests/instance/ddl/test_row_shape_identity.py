@@ -215,6 +215,18 @@ def test_a_table_that_is_included_again_under_other_settings_is_not_resumed_sile
     ]
 
 
+@pytest.mark.found
+def test_a_name_without_a_database_in_conf_does_not_prevent_a_start(tmp_path: Path) -> None:
+    """Defect 1085: after a change of conf/, an engine did not start if `tables` had a name without a dot. Such a name was always accepted,
+    and names no table.
+    """
+    meta = MemoryLedger()
+    tables = {"orders": {"deletes": "soft"}}
+    assert starts(tmp_path, meta, destination(tables=tables)) == []
+    assert starts(tmp_path, meta, destination(tables=tables, exclude="shop.other")) == []
+    assert json.loads((tmp_path / "filters.json").read_text())["exclude"] == "shop.other"
+
+
 OF_NEW_TABLES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"column_exclude": f"{NAME}:note"}, {}),
     ({"shards": [{"tables": "shop.orders", "into": "all", "options": {"deletes": "soft"}}]}, {}),
