@@ -126,8 +126,8 @@ class FoundTable:
 class LakeWriter:
     """Who wants to write a table: the owner that the table must have, and the epoch, delivery, start and end in the batch's manifest.
 
-    `columns` are the lower-case names of columns that the source's table has, and that no alteration of the batch has just added. No other
-    program may have removed them from the Delta table.
+    `columns` are the lower-case names of columns that the Delta table must have: those that the source's table has, and that no alteration
+    of the batch has just added, and Sluice's own. No other program may have removed them.
     """
 
     owner: Owner
@@ -258,37 +258,50 @@ def _without_columns(writer: LakeWriter, record: TableRecord | None, found: Foun
     """
     if record is None or not found.exists:
         return
-    removed = removed_columns(record, found.commits)
-    if gone := sorted(set(writer.columns).difference(found.columns) & removed.keys()):
+    missing = set(writer.columns).difference(found.columns)
+    removed = removed_columns(record, found.commits, missing)
+    if gone := sorted(missing & removed.keys()):
         commit = removed[gone[0]]
         yield (
             TABLE_RESTORED,
             (
                 f"version {commit.get('version')} of the Delta table {found.path} is a {commit.get('operation')} by another program, "
-                f"and the source still has {', '.join(gone)}: Sluice does not write the values of earlier rows again. Restore "
+                f"and Sluice still needs {', '.join(gone)}: Sluice does not write the values of earlier rows again. Restore "
                 "the version before this commit"
             ),
         )
 
 
-def removed_columns(record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def may_lack_columns(record: TableRecord, found: FoundTable, dropped: Iterable[str]) -> bool:
+    """Returns whether a commit after the record dropped or renamed a column that the table still lacks, and that the source may still have.
+    `dropped` are columns that the source does not have.
+    """
+    unknown = {""}  # Stands for the columns of a commit that does not name them.
+    gone = removed_columns(record, found.commits, unknown).keys() - set(found.columns)
+    return bool(gone - {name.lower() for name in dropped})
+
+
+def removed_columns(
+    record: TableRecord, commits: Iterable[Mapping[str, Any]], missing: Collection[str] = ()
+) -> dict[str, Mapping[str, Any]]:
     """Returns lower-case column name → commit for each column that a commit after the record dropped or renamed. Some commits of Sluice
-    that alter a table have no metadata, so they are in the result, too.
+    that alter a table have no metadata, so they are in the result, too. Some programs, for example Trino, do not write the names of the
+    columns into the commit. Such a commit may have removed each of the columns `missing`.
     """
     found: dict[str, Mapping[str, Any]] = {}
     for commit in commits:
-        if _version(commit) > record.version:
-            found |= dict.fromkeys(_removed_names(commit), commit)
+        if _version(commit) > record.version and str(commit.get("operation", "")) in REMOVALS:
+            found |= dict.fromkeys(_removed_names(commit) or missing, commit)
     return found
 
 
-def _removed_names(commit: Mapping[str, Any]) -> Iterable[str]:
-    text = str((commit.get("operationParameters") or {}).get(REMOVALS.get(str(commit.get("operation", "")), ""), ""))
+def _removed_names(commit: Mapping[str, Any]) -> list[str]:
+    text = str((commit.get("operationParameters") or {}).get(REMOVALS[str(commit.get("operation"))]) or "")
     try:
         names = json.loads(text)
     except ValueError:
         names = text
-    return [str(name).strip("`").lower() for name in (names if isinstance(names, list) else [names]) if name]
+    return [str(name).strip("`").lower() for name in (names if isinstance(names, list) else [text]) if name]
 
 
 def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:

@@ -10,10 +10,13 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sluice.batch_manifest.values import LakeColumn
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.destination_files import LakeTables, read_ledger
 from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.states import OF_THE_LAKE
+from sluice.cdc_engine.table_meta.table_list.reading import read_tables
 from sluice.console.lake.tables import DestinationLake, LakeTable
 from sluice.orchestration.base.lake_settings import lake_error_line, storage_options
 from sluice.orchestration.run.table_locks import written_target
@@ -31,7 +34,7 @@ from sluice.spark_jobs.table_owner import (
     rewrites,
 )
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
-from sluice.spark_jobs.tables.delta_table import DeltaTable
+from sluice.spark_jobs.tables.delta_table import DeltaTable, wanted_columns
 from sluice.spark_jobs.tables.lost_commits import LostCommits, lost_commits, newest_merged
 from sluice.spark_jobs.targets.report import TableTarget
 
@@ -57,12 +60,26 @@ def _why_refused(config: SluiceConfig, destination: str, name: str) -> str:
     target, options = written_target(config, destination)(name), storage_options(config.storage_options)
     try:
         if target.current_state:
+            writer = dataclasses.replace(writer, columns=_needed_columns(config, destination, target, name))
             _refuse_current_state(writer, target, _record(records.get(name)), options)
         else:
             _refuse_side_tables(writer, target, records.side_tables(name), options)
     except TableError as error:
         return f"{error.state}: {lake_error_line(config, error.reason)}"
     return ""
+
+
+def _needed_columns(config: SluiceConfig, destination: str, target: TableTarget, name: str) -> frozenset[str]:
+    """Returns the lower-case names of the columns that the next run writes: the captured columns and Sluice's own. Returns no columns if
+    the table is not in the list of captured tables.
+    """
+    settings, tables = config.destinations[destination], read_tables(config.destination_dir(destination))
+    found: set[str] = set()
+    for version in (each for each in tables if each.name == name):
+        kept = ColumnFilter(settings.column_include, settings.column_exclude).kept(version)
+        captured = (LakeColumn(name=version.columns[index].name, type="") for index in kept)
+        found |= {each.name.lower() for each in wanted_columns(captured, soft_deletes=target.deletes == "soft")}
+    return frozenset(found)
 
 
 def _refuse_current_state(
@@ -132,7 +149,7 @@ class Lacking:
 
     def _without_columns(self, record: TableRecord, history: Iterable[Mapping[str, Any]]) -> str:
         """Describes columns that another writer dropped or renamed. Returns "" if there are none."""
-        removed = removed_columns(record, history)
+        removed = removed_columns(record, history, ("columns that the commit does not name",))
         gone = sorted(removed.keys() - (self.table.columns if self.table is not None else frozenset()))
         if not gone:
             return ""

@@ -41,7 +41,15 @@ from sluice.spark_jobs.maintain.rule import (
 from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
-from sluice.spark_jobs.table_owner import NO_RECORDS, Owner, TableRecord, TableRecords, behind_our_back
+from sluice.spark_jobs.table_owner import (
+    NO_RECORDS,
+    Owner,
+    TableRecord,
+    TableRecords,
+    behind_our_back,
+    may_lack_columns,
+)
+from sluice.spark_jobs.tables.alterations import kept_columns
 from sluice.spark_jobs.tables.commit_record import maintenance_record
 from sluice.spark_jobs.tables.delta_table import VECTORS_PROPERTY, DeltaTable, physical_names, set_properties
 from sluice.spark_jobs.tables.exact_bounds import (
@@ -225,9 +233,8 @@ def catch_up(table: MaintainedTable) -> None:
     Raises TableError if another program replaced or restored the table.
     """
     delta = _ours(table)
-    record, now = table.records.get(table.name), delta.snapshot
-    if record is not None and now.version > record.version:
-        _keep(table, record.version, TableRecord(table_id=now.table_id, version=now.version))
+    if (record := table.records.get(table.name)) is not None and delta.snapshot.version > record.version:
+        _keep(table, delta, record.version)
 
 
 def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
@@ -372,20 +379,23 @@ def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: fl
     after = delta.refresh()
     delta.own_commit(version, record)
     if after.version > version:
-        _keep(table, version, TableRecord(table_id=after.table_id, version=after.version))
+        _keep(table, delta, version)
     facts = facts_of(table) or made.before
     return dataclasses.replace(made, after=facts, version=after.version, seconds=round(time.monotonic() - began, 3))
 
 
-def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
-    """Syncs the commits after the version `since` to disk, then stores the table's record. Raises TableError if the sync fails."""
+def _keep(table: MaintainedTable, delta: DeltaTable, since: int) -> None:
+    """Syncs the commits after the version `since` to disk, then stores the table's record. If another program has removed a column that the
+    source may still have, keeps the older record, so that the next merge notices that. Raises TableError if the sync fails.
+    """
+    now, before = delta.snapshot, table.records.get(table.name)
     try:
-        sync_commits(table.path, since, record.version)
+        sync_commits(table.path, since, now.version)
     except OSError as error:
-        raise TableError(
-            table.name, f"a commit to {table.path} could not be synced to disk: {error}; check the disk of the lake"
-        ) from error
-    table.records.keep(table.name, record)
+        why = f"a commit to {table.path} could not be synced to disk: {error}; check the disk of the lake"
+        raise TableError(table.name, why) from error
+    if before is None or not may_lack_columns(before, delta.found(before), kept_columns(now.properties)):
+        table.records.keep(table.name, TableRecord(table_id=now.table_id, version=now.version))
 
 
 def _removed(delta: DeltaTable) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from sluice.spark_jobs.session import LakeSession, first_line
 from sluice.spark_jobs.staged_batch import DELETED, StagedBatch, last_order_key
 from sluice.spark_jobs.table_owner import LakeWriter, TableRecord, refuse_unless_ours
 from sluice.spark_jobs.tables import alteration_steps
-from sluice.spark_jobs.tables.alterations import AlterationPlan
+from sluice.spark_jobs.tables.alterations import AlterationPlan, kept_columns
 from sluice.spark_jobs.tables.commit_record import CommitCounts, commit_record, maintenance_record
 from sluice.spark_jobs.tables.delta_table import (
     MAPPING_PROPERTY,
@@ -86,7 +86,7 @@ def merge_table(
     merge = _TableMerge(session, table, target, app_id, writer, "", origins, context.conflicts)
     table.refresh()
     known = records.get(staged.name)
-    refuse_other_owner(table, with_columns(writer, staged, table), known)
+    refuse_other_owner(table, with_columns(writer, staged, table, target), known)
     refuse_unmarked(staged, target.shard)
     if table.snapshot.exists:
         record = maintenance_record(writer.owner, context.run)
@@ -150,20 +150,25 @@ def writer_of(batch: StagedBatch, staged: StagedTable) -> LakeWriter:
     return LakeWriter(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
 
 
-def with_columns(writer: LakeWriter, staged: StagedTable, table: DeltaTable) -> LakeWriter:
-    """Returns `writer` with the columns that no other program may have removed from the Delta table. These are the columns that the
-    source's table has before the first segment that the Delta table lacks.
+def with_columns(writer: LakeWriter, staged: StagedTable, table: DeltaTable, target: TableTarget) -> LakeWriter:
+    """Returns `writer` with the columns that no other program may have removed from the Delta table. These are Sluice's own columns, and
+    the columns that the source's table has before the first segment that the Delta table lacks.
 
-    Columns that this segment's alterations change are left out, because an earlier attempt may have dropped or renamed them already. If the
-    Delta table lacks no segment, or if the segment empties the table or replaces it by a renamed one, the result has no columns.
+    Leaves out columns that this segment's alterations change, because an earlier attempt may have dropped or renamed them already. Also
+    leaves out columns that the source dropped later, because a backfill stages a table with its earlier columns. If the Delta table lacks
+    no segment, or if the segment empties the table or replaces it by a renamed one, the result has no columns. A TRUNCATE that leaves rows
+    in the Delta table does not count as a segment: it leaves rows of other shards, or rows that are marked as deleted.
     """
-    applied = table.snapshot.applied_order_key
-    first = next((segment for segment in staged.segments if last_order_key(segment) > applied), None)
+    applied, leaves_rows = table.snapshot.applied_order_key, target.shard is not None or target.deletes == "soft"
+    lacking = (segment for segment in staged.segments if last_order_key(segment) > applied)
+    first = next((each for each in lacking if not (leaves_rows and isinstance(each, TruncateSegment))), None)
     if first is None or isinstance(first, TruncateSegment) or (isinstance(first, SchemaSegment) and first.renamed_from):
         return writer
     altered = first.alterations if isinstance(first, SchemaSegment) else ()
     changed = {name.lower() for each in altered for name in (each.column, each.new_name)}
-    return dataclasses.replace(writer, columns={column.name.lower() for column in first.columns} - changed)
+    wanted = wanted_columns(first.columns, soft_deletes=target.deletes == "soft" and bool(first.key))
+    dropped = {name.lower() for name in kept_columns(table.snapshot.properties)}
+    return dataclasses.replace(writer, columns={column.name.lower() for column in wanted} - changed - dropped)
 
 
 def refuse_other_owner(table: DeltaTable, writer: LakeWriter, record: TableRecord | None) -> None:

@@ -112,7 +112,7 @@ def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
     table = DeltaTable(job.staged.name, job.target.path, app_id, job.storage_options, job.target.shard, quick=True)
     table.refresh()
     writer = writer_of(job.batch, job.staged)
-    refuse_other_owner(table, with_columns(writer, job.staged, table), job.known)
+    refuse_other_owner(table, with_columns(writer, job.staged, table, job.target), job.known)
     refuse_unmarked(job.staged, job.target.shard)
     merge = _SmallMerge(table, job.target, app_id, writer, "", job.storage_options)
     choice = choose(job.target.merge, merge.facts(job.staged, makes=job.makes_tables))

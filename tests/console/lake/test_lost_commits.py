@@ -91,19 +91,31 @@ class LakeWithLog:
 
 @pytest.mark.found
 @pytest.mark.parametrize(
-    ("columns", "sentence"),
+    ("parameters", "columns", "sentence"),
     [
         (
+            {"columns": '["name"]'},
             {"id"},
             "Version 4 is a DROP COLUMNS by another writer. The table has 2 rows, without name: if the source has",
         ),
-        ({"id", "name"}, "The Delta table has 2 rows, and everything that the last run wrote."),
+        (
+            {"columns": '["name"]'},
+            {"id", "name"},
+            "The Delta table has 2 rows, and everything that the last run wrote.",
+        ),
+        (
+            {"queryId": "1"},
+            {"id"},
+            "Version 4 is a DROP COLUMNS by another writer. The table has 2 rows, without columns that the commit does not name: if",
+        ),
     ],
-    ids=["gone", "back"],
+    ids=["gone", "back", "without names"],
 )
-def test_identity_a_dropped_column_is_part_of_what_a_table_lacks(columns: set[str], sentence: str) -> None:
+def test_identity_a_dropped_column_is_part_of_what_a_table_lacks(
+    parameters: dict[str, str], columns: set[str], sentence: str
+) -> None:
     """Defect 1079: `lake accept` printed that the table has everything that the last run wrote."""
-    dropped = {"version": 4, "operation": "DROP COLUMNS", "operationParameters": {"columns": '["name"]'}}
+    dropped = {"version": 4, "operation": "DROP COLUMNS", "operationParameters": parameters}
     table = LakeTable(
         name=OWNER.table,
         path="/lake",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -39,6 +40,7 @@ from sluice.spark_jobs.maintain.tables import (
     logged_hours,
 )
 from sluice.spark_jobs.table_owner import NoRecords, Owner, TableRecord
+from sluice.spark_jobs.tables.alterations import KEPT_PROPERTY
 
 DEEP = FileFacts(files=9, large_files=9, fresh_files=3, rows=9, depth=DEPTH_MAX + 0.1)
 
@@ -222,3 +224,34 @@ def test_a_commit_that_no_record_came_to_know_is_known_at_the_next_look(tmp_path
     catch_up(table)
     assert records.record.version == 2
     assert not lags(table, facts)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("parameters", "dropped", "version"),
+    [
+        ({"columns": '["name"]'}, [], 1),
+        ({"queryId": "20261130_1"}, [], 1),
+        ({"columns": '["name"]'}, ["Name"], 3),
+        ({"columns": '["n"]'}, [], 3),
+    ],
+    ids=["removed", "without names", "dropped by the source", "back"],
+)
+def test_a_removed_column_stays_unrecorded_until_the_next_merge(
+    tmp_path: Path, parameters: dict[str, str], dropped: list[str], version: int
+) -> None:
+    """Defect 1081: if another program removed a column, the next maintenance stored the table's new version. So the next merge did not
+    notice the removal, and added the column again with NULL.
+    """
+    path = str(tmp_path / "t")
+    deltalake.write_deltalake(path, pa.table({"n": [1]}))
+    properties = {KEPT_PROPERTY: json.dumps(dropped)}
+    deltalake.DeltaTable(path).alter.set_table_properties(properties, raise_if_not_exists=False)
+    remove = {"timestamp": 1, "operation": "DROP COLUMNS", "operationParameters": parameters}
+    (tmp_path / "t/_delta_log/00000000000000000002.json").write_text(json.dumps({"commitInfo": remove}))
+    log = deltalake.DeltaTable(path)
+    deltalake.write_deltalake(log, pa.table({"n": [2]}), mode="append")
+    records = Kept(TableRecord(table_id=str(log.metadata().id), version=1))
+    owner = Owner(ledger_id="0" * 12, destination="shop", table="shop.t")
+    catch_up(MaintainedTable(owner=owner, path=path, key="n", records=records))
+    assert records.record.version == version
