@@ -112,8 +112,8 @@ SELECT on the servers.
 
 A foreign key with CASCADE or SET NULL changes rows of a *child* table when a row of its *parent* table changes. InnoDB changes these child
 rows without row events, in all versions of MariaDB and in MySQL before 9.6. With `cascades: apply`, the default, Sluice changes the child
-rows in the lake. In the following cases, tests show that the child rows in the lake equal `SELECT`, or that the child table stops where the
-case says so:
+rows in the lake. In the following cases, tests show that the child rows in the lake equal those of the source. If a case names a state,
+tests show that the child table stops in this state.
 
 | case | test |
 |---|---|
@@ -205,7 +205,8 @@ schema from the source.
 ### System-versioned tables
 
 The lake has the current rows of a table `WITH SYSTEM VERSIONING`, without the hidden columns for their times. It does not have the history
-rows that the server keeps. If a value of a history row cannot be decoded, this neither stops the table nor goes to quarantine.
+rows that the server keeps. Sluice drops history rows before it decodes their values, so a value that cannot be decoded neither stops
+the table nor goes to quarantine.
 
 Two kinds of system-versioned tables stop:
 
