@@ -29,8 +29,8 @@ class Pulse:
         self.failing = ""  # Why runs fail to merge the batch in flight, or empty.
 
     def ticked(self, failed: str = "") -> None:
-        """Records a tick of the sensor. `failed` is the reason if the tick failed, and otherwise empty. `tick_seconds` ignores failed
-        ticks, because a failed tick settles no batch.
+        """Records a tick of the sensor. `failed` is the reason if the tick failed, and otherwise empty. A failed tick settles no batch, so
+        the method `tick_seconds` returns the time since the last successful tick.
         """
         if failed:
             self._tick_failed = (failed, time.monotonic())

@@ -1,7 +1,7 @@
 """Checks whether reads of a server show every transaction that is in the server's binlog, for servers without MySQL's GTIDs.
 
-A transaction is in the binlog, and is sent to replicas, before the storage engine commits it. With semi-sync AFTER_SYNC, the commit waits
-until a replica acknowledges the transaction.
+A transaction is in the binlog, and is sent to replicas, before the storage engine commits it. Until the commit, reads do not show the
+transaction. With semi-sync AFTER_SYNC, the commit waits until a replica acknowledges the transaction.
 """
 
 from __future__ import annotations

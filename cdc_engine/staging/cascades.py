@@ -96,8 +96,8 @@ class PositionFile:
 
 @dataclasses.dataclass
 class _Writer:
-    """Writes the deleted rows and changed keys of one version of a parent table to a file. The file has only the columns `referenced`, to
-    which foreign keys refer; another set of referenced columns needs another writer.
+    """Writes the deleted rows and changed keys of one version of a parent table to a file. Of the table's columns, the file has only those
+    in `referenced`, to which foreign keys refer. Another set of referenced columns needs another writer.
     """
 
     version: TableVersion

@@ -389,7 +389,7 @@ def _stop_sentence(destination: str, stop: dict[str, Any]) -> str:
 
 def render(report: StatusReport, *, verbose: bool = False) -> Group:
     """Formats the whole status as tables and lines, problems first. With `verbose`, names each foreign key and each table without a key.
-    Otherwise shows only their numbers.
+    Otherwise shows only how many there are.
     """
     shown = Table("process", "pid", "port", "state", "memory", title="processes", title_justify="left")
     for process in report.processes:

@@ -74,8 +74,8 @@ def label_of(context: dg.SensorEvaluationContext) -> str:
 
 
 def is_of(run: dg.DagsterRun, label: str) -> bool:
-    """Returns whether a run belongs to the code location with this label. Other code locations may have jobs of the same names. A run that
-    no code location launched belongs to any.
+    """Returns whether a run belongs to the code location with this label. Other code locations may have jobs of the same names. Also
+    returns True if `label` is empty, or if no code location launched the run.
     """
     origin = run.remote_job_origin
     return not label or origin is None or origin.repository_origin.get_label() == label

@@ -88,7 +88,8 @@ def decide(
     - `chosen` marks the seen images whose keys must be corrected.
 
     Marks each key that was requested, that was read, or that has an image in `chosen`. Such a key is marked once, in `none`, `rows` or
-    `images`. Only if the key is lost, it is marked in `lost` instead.
+    `images`. A requested key is marked in `lost` instead if the source had its row during the comparison (`had`), but `read` lacks the key
+    and no seen image has it.
     """
     sizes = [len(part[0]) for part in (keys, read, images)]
     joined = [pa.chunked_array([*parts]) for parts in zip(keys, read, images, strict=True)]
@@ -319,7 +320,7 @@ def _segment(of: Read | ChangesSegment, path: Path, *, again: bool) -> ChangesSe
 
 def bounds_of(column: Any) -> tuple[Any, Any]:
     """Returns the lowest and the highest value of a key column in the form of the manifest. Returns (None, None) for types other than
-    integers and strings.
+    integers, strings, and decimals without fraction digits.
     """
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)):

@@ -170,8 +170,8 @@ class _SequenceNumbers:
         self._keys, self._rows, self._step = keys[order], rows[order], step
 
     def of(self, ours: dict[str, Any]) -> ChangeOrder:
-        """Returns the order key, the sequence number and the commit time of an image. If no event (a change in a parent table) is in the
-        image's transaction, the row number serves as the sequence number, because sequence numbers are compared only within one
+        """Returns the order key, the sequence number and the commit time of an image. If the image's transaction has no event (a change in
+        a parent table), the row number serves as the sequence number. This suffices, because sequence numbers are compared only within one
         transaction.
         """
         key, row = ours[ORDER_KEY], ours[ROW]

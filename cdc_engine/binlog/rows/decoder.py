@@ -216,8 +216,8 @@ class RowDecoder:
                     yield batch if shard is None else shard.inserted_into(batch, len(self._shown))
 
     def events_of(self, rows: int) -> Int32s:
-        """Returns for each row of the last batch from `chunks` the index of its row event in `chosen`. `rows`: the number of rows of the
-        batch.
+        """Returns, for each row of the last batch that `chunks` yielded, the index of its row event in the argument `chosen` of `chunks`.
+        `rows`: the number of rows of the batch.
         """
         return self._locations.image_event[:rows].copy()
 

@@ -92,8 +92,8 @@ def _changed(document: bytes, differences: bytes, row: int) -> bytes:
 
 
 def joined(others: AnyArray, differences: Int64s, texts: AnyArray) -> AnyArray:
-    """Returns a column with the documents `texts` in the rows that have differences, and with the values of `others` in the other rows.
-    `differences` must be in ascending order of rows.
+    """Returns a JSON column in which some rows were logged as differences. These rows get the resulting documents `texts`, and all other
+    rows keep their values in `others`. `differences` must be in ascending order of rows.
     """
     chosen = np.zeros(len(others), bool)
     chosen[differences[ROW]] = True

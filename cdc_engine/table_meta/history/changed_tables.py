@@ -121,8 +121,8 @@ class TouchedTables:
         return changes.unknown or bool(changes.objects) or dropped_database(statement) is not None
 
     def _meant(self, statement: Statement) -> set[TableKey]:
-        """Returns the tables that a statement affects although it does not name them: the tables of a dropped database, or the tables whose
-        names occur in the text of a statement that cannot be parsed.
+        """Returns the tables that a statement may affect and that `_named` does not return: the tables of a dropped database, or the tables
+        whose names occur in the text of a statement that cannot be parsed.
         """
         there = {(schema.database, schema.table) for schema in self._snapshot.tables}
         database = dropped_database(statement)
