@@ -72,8 +72,8 @@ class Column:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableVersion:
     """A table with the schema that its row events have. `version` is a short digest; equal schemas have equal digests. `cascades` are the
-    foreign keys through which changes of its rows change captured tables, directly or through other tables. `follows`: whether foreign keys
-    change the table's rows when rows of other tables change. `watched`: the table is not captured, and is read only because of its
+    foreign keys by which a change of its rows also changes captured tables, directly or through other tables. `follows`: whether foreign
+    keys change the table's rows when rows of other tables change. `watched`: the table is not captured, and is read only because of its
     `cascades`. `stopped`: consumers get the table's rows, but the lake does not. `unreadable`: why consumers do not get the table's rows.
     """
 

@@ -242,9 +242,9 @@ def check_include(schema: SourceSchema) -> Finding:
 
 
 def check_keyless(schema: SourceSchema) -> Finding:
-    """Lists the captured tables without a key, and says how the lake stores them. A snapshot locks such a table if it may. For each
-    database in which Sluice may not lock tables, reports a warning if a snapshot can read the tables without a lock (it may need several
-    attempts), and otherwise a problem.
+    """Lists the captured tables without a key, and says how the lake stores them. A snapshot locks such a table if Sluice's user may lock
+    tables of its database. For each database in which the user may not, reports a warning if a snapshot can also read the tables without a
+    lock, which may need several attempts. Otherwise reports a problem.
     """
     destination = schema.destination
     try:

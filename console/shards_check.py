@@ -37,8 +37,9 @@ def shards_problems(config: SluiceConfig) -> list[str]:
 
 
 def shards_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a message for each pattern in `shards` that matches no recorded table. Leaves out destinations without recorded tables.
-    Without the message, nobody would notice a wrong pattern: the tables that it should match would get separate Delta tables.
+    """Returns a message for each pattern in `shards` that matches none of the destination's captured tables. Leaves out destinations whose
+    captured tables are not known yet. Without the message, nobody would notice a wrong pattern: the tables that it should match would get
+    separate Delta tables.
     """
     return [
         (

@@ -202,8 +202,9 @@ class Comparison:
         return self._lake.row_count() // self._chunks.count
 
     def _decide(self, first: Mapping[Key, DifferingKey], found: FoundDifferences) -> None:
-        """Looks at the rows of the keys in `first` up to LOOKS_MAX times, until it is certain for each row whether it differs. Adds the
-        rows that are proven to differ, and the numbers of moving and undecided rows, to `found`.
+        """Looks at the rows of the keys in `first` up to LOOKS_MAX times, until it is certain for each row whether it differs. Adds to
+        `found` the rows that are proven to differ, and the numbers of rows that stay undecided: `moving` if they change all the time,
+        otherwise `open`.
         """
         keys = list(first)
         before: Mapping[Key, Seen] = {}

@@ -101,7 +101,7 @@ NO_RECORDS = NoRecords()
 class FoundTable:
     """The present state of a Delta table.
 
-    - `commits` has Delta's history since the version in the record.
+    - `commits` has Delta's history since the version that the last run recorded (`TableRecord`).
     - `applied_epoch` is the epoch of the last merged change. `applied_epoch` is -1 if no change was merged.
     - `written_before` is true if the table has columns that only Sluice creates.
     - `confined` is true if the other fields describe only the rows of one shard, whose owner is `owner`.
@@ -126,8 +126,8 @@ class FoundTable:
 class LakeWriter:
     """Who wants to write a table: the owner that the table must have, and the epoch, delivery, start and end in the batch's manifest.
 
-    `columns` are the lower-case names of columns that the Delta table must have: those that the source's table has, and that no alteration
-    of the batch has just added, and Sluice's own. No other program may have removed them.
+    `columns` are the lower-case names of columns that the Delta table must have: Sluice's own columns, and those that the source's table
+    has and that no alteration of the batch has just added. The write is refused if another program has removed one of them.
     """
 
     owner: Owner
@@ -139,9 +139,9 @@ class LakeWriter:
 
 
 def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: FoundTable) -> None:
-    """Raises TableError if the Delta table is missing although it has a record, belongs to another owner, is a copy of a table that Sluice
-    wrote, or was replaced or restored by another program since the last run. Also raises it if the table has later changes than the ledger.
-    The error has a table state and says what to do.
+    """Raises TableError if the Delta table is missing although it has a record, belongs to another owner, or is a copy of a table that
+    Sluice wrote. Also raises TableError if another program replaced the table, restored it or removed columns from it since the last run,
+    or if the table has later changes than the ledger. The error has a table state and says what to do.
     """
     for state, why in (
         *_missing(record, found),
@@ -253,8 +253,8 @@ def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Ite
 
 
 def _without_columns(writer: LakeWriter, record: TableRecord | None, found: FoundTable) -> Iterable[tuple[str, str]]:
-    """Yields the table state and the reason if another program dropped or renamed a column after the record. The merge would add the
-    column again, and earlier rows would have NULL in it.
+    """Yields the table state and the reason if another program dropped or renamed a column since the last run, after `record.version`. The
+    merge would add the column again, and earlier rows would have NULL in it.
     """
     if record is None or not found.exists:
         return
@@ -313,8 +313,8 @@ def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:
 
 
 def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Returns the commit in which the table lost merged rows, among the commits after the record. Returns None if the table has all merged
-    rows, or lost them and got them back.
+    """Returns the commit in which the table lost merged rows, among the commits after `record.version`. Returns None if the table has all
+    merged rows, or lost them and got them back.
 
     A RESTORE loses no rows if the restored version had all rows and is not older than the last merge.
     """

@@ -63,8 +63,8 @@ class Advanced:
 
 
 def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, StepDecision]:
-    """Advances all snapshots of the destination, until no snapshot can be advanced, conf/ has changed, or `seconds` have passed. Returns
-    the last decision about each table, by name.
+    """Advances all snapshots of the destination, until no snapshot can be advanced, `dependencies.conf_changed` returns a reason to end, or
+    `seconds` have passed. Returns the last decision about each table, by name.
 
     If a table cannot continue, stores the reason in the table's record, advances each of the other snapshots once, and then raises the
     first error.
@@ -76,8 +76,8 @@ def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, Ste
 
 
 def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, StepDecision]:
-    """Advances all snapshots until no snapshot can be advanced, conf/ has changed, or the monotonic clock has reached `deadline`. Returns
-    the last decision about each table. After a round in which tables failed, raises the first error.
+    """Advances all snapshots until no snapshot can be advanced, `dependencies.conf_changed` returns a reason to end, or the monotonic clock
+    has reached `deadline`. Returns the last decision about each table. After a round in which tables failed, raises the first error.
     """
     stopping = threading.Event()
     while True:
@@ -195,8 +195,8 @@ class _Group:
     @contextlib.contextmanager
     def _begun_again_unless_held(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
         """After an error in the body of the `with` statement, returns the tables to the state WANTED, so that their snapshots begin again.
-        If the error is the loss of the run lock, another run may have merged changes that had to be buffered. It may also have buffered
-        changes in files that the snapshots no longer use.
+        This is necessary if the error is the loss of the run lock. Another run may then have merged changes that had to be buffered, or
+        buffered changes in files that the snapshots no longer use.
         """
         try:
             yield
@@ -330,8 +330,8 @@ class _Group:
         self._going.pop(name, None)
 
     def _fail(self, records: Sequence[SnapshotRecord], error: Exception) -> None:
-        """Removes these tables from the group and records the error for each. If none of them is in the group any more, records the error
-        for the first table, so that the error is not lost.
+        """Removes the tables of `records` from the group, and records the error for each. If none of these tables is in the group any more,
+        records the error for the first table, so that the error is not lost.
         """
         for record in [each for each in records if each.name in self._going] or records[:1]:
             self._advanced.errors[record.name] = error
@@ -339,8 +339,8 @@ class _Group:
 
     @contextlib.contextmanager
     def _together(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
-        """After an error in the body of the `with` statement, for example because the run lock is lost, removes all of these tables from
-        the group, and records the error for each.
+        """After an error in the body of the `with` statement, for example because the run lock is lost, removes the tables of `records`
+        from the group, and records the error for each.
         """
         try:
             yield

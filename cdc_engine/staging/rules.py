@@ -26,8 +26,8 @@ class StagingRules:
     - `has_up_to`: returns the order key up to which staging skips a table's changes. After a table was resumed, the stream is read again,
       and the lake already has the changes of the other tables. In all other cases, returns 0, so that no change is skipped.
     - `logged`: tables with a change log. All before images of these tables are staged.
-    - `again_up_to`: set if the changes were staged before and the files are missing, because a run may have merged some of these changes.
-      It is the order key up to which the earlier attempt had staged changes. Otherwise 0.
+    - `again_up_to`: the order key up to which an earlier attempt had staged changes, if a run may have merged some of these changes and the
+      staged files are missing. Otherwise 0.
     """
 
     kept: KeptColumns | None = None

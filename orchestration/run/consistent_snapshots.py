@@ -126,9 +126,9 @@ class SnapshotAmendments:
         self.waiting: dict[str, AmendedTable] = {}
 
     def add(self, table: str, label: int, refusal: Callable[[], str]) -> None:
-        """Adds a table that has all changes up to the order key `label`, and rewrites the snapshot if a rewrite is due. The caller holds
-        the run lock. `refusal` is the lock's fence, which is a new function each time the lock is taken. Raises SparkJobError if Delta
-        refuses the commit.
+        """Adds a table to `waiting`, the tables that the newest consistent snapshot gets at its next rewrite, and rewrites the snapshot if
+        a rewrite is due. The table has all changes up to the order key `label`. The caller holds the run lock. `refusal` is the lock's
+        fence, which is a new function each time the lock is taken. Raises SparkJobError if Delta refuses the commit.
 
         A shard is not added, because its Delta table may have rows of other shards that belong to no consistent snapshot yet. The snapshot
         of the next batch includes the shard.

@@ -78,7 +78,8 @@ def due(facts: FileFacts, *, wanted: bool = False) -> tuple[MaintenanceAct, str]
     """Returns what to do now, and why. CLUSTER is due in any case if the minimum and maximum of a file are rounded.
 
     `wanted` says that an operator requested maintenance. COMPACT is then due as soon as there are two small files or one row that is marked
-    as deleted. One new large file is enough for CLUSTER if the files overlap too much. The limits of bytes do not apply.
+    as deleted. One new large file is enough for CLUSTER if the files overlap too much. The limits COMPACT_BYTES_MAX and CLUSTER_BYTES_MAX
+    do not apply.
     """
     # The limits of bytes do not apply to this rewrite, because readers miss rows while the minimum or maximum of a file is wrong.
     if facts.rounded_files:

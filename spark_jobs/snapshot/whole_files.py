@@ -184,8 +184,8 @@ def make_of_files(
 
 
 def clear(given: Publication, fence: Fence, storage_options: Mapping[str, str]) -> bool:
-    """Removes the files that killed publications of the table left. Call this only if the table does not exist. Returns False if the
-    table's path is in an object store and has files of other programs.
+    """Removes the files that publications of the table left when their runs were killed. Call this only if the table does not exist.
+    Returns False if the table's path is in an object store and has files of other programs.
     """
     folder = local_folder(given.target.path)
     if folder is not None:

@@ -56,7 +56,8 @@ class SnapshotCallbacks:
     returns the order key that the rows got. `say` reports a sentence, and `progress` the record of a snapshot after it has changed. `say`
     and `progress` may collect their reports until `flush` is called, which happens after each group of tables. `together` returns a context
     in which only `progress` is called, for several tables, so that all these reports can be stored in one transaction. `conf_changed`
-    returns a sentence if conf/ has changed since the run started, or an empty text.
+    returns why the run must end: conf/ has changed since the run started, or another run now reads the rows. If the run may continue, it
+    returns an empty text.
     """
 
     run_lock: Callable[[], AbstractContextManager[object]]

@@ -27,7 +27,7 @@ FOLD_BYTES_MIN = UNIT_BYTES * LANES
 
 def _power(exponent: int) -> int:
     """Returns x^exponent modulo the polynomial of CRC-32. The bits are reversed, as in zlib, and shifted left by one, as the instruction
-    requires.
+    PCLMULQDQ requires.
     """
     remainder = 0x80000000  # The polynomial 1 with its bits reversed.
     for _ in range(exponent):
@@ -37,7 +37,7 @@ def _power(exponent: int) -> int:
 
 def _distance(bits: int) -> tuple[int, int]:
     """Returns the two factors by which the lower and the upper half of a 128-bit value are multiplied to append `bits` zero bits to the
-    value, modulo the polynomial.
+    value, modulo the polynomial of CRC-32.
     """
     return _power(bits + 32), _power(bits - 32)
 
@@ -91,8 +91,8 @@ class _Code:
         return self._builder.load(self._builder.gep(self._start, [index]), align=1)
 
     def moved(self, value: Any, factors: tuple[int, int]) -> Any:
-        """Emits instructions that append zero bits to `value`, modulo the polynomial. The instructions multiply each half of the value by
-        the half's factor, and add the products (XOR). `factors` is the result of `_distance`.
+        """Emits instructions that append zero bits to `value`, modulo the polynomial of CRC-32. The instructions multiply each half of the
+        value by the half's factor, and add the products (XOR). `factors` is the result of `_distance`.
         """
         by = ir.Constant(_VECTOR, list(factors))
         lower, upper = (

@@ -314,7 +314,8 @@ class ControlEvents:
 
     def _undo(self, what: str, rows: int, begin: int) -> Iterator[Block]:
         """Marks the row events of the open transaction from the file offset `begin` on as undone. `rows` is the number of the transaction's
-        row events before `begin`. If this part was not marked before, sets `undoing`: the transaction is read again without the part.
+        row events before `begin`. If the undone row events were not marked before, sets `undoing`: the transaction is read again without
+        them.
 
         Raises UnknownEventError if the row events cannot be left out. This is the case in an XA transaction or a compressed transaction,
         whose events have no file offsets of their own, and in a transaction with a DDL statement, which a ROLLBACK does not undo.

@@ -31,7 +31,7 @@ def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], 
     `policy(database, table)` returns the table's setting `cascades`.
 
     A parent that is not captured may itself be the child of another foreign key, which changes the parent's rows without row events. If the
-    setting `cascades` of the child is `apply`, the note warns that such a change stops the child.
+    setting `cascades` of the captured table is `apply`, the note warns that such a change of the parent stops the captured table.
     """
     every = tuple(cascades)
     unseen = {each.child for each in every if not each.captured}
