@@ -88,8 +88,8 @@ def set_position(act: SetPosition) -> Position | None:
 
 
 def forget_buffered(directory: Path, position: Position) -> None:
-    """Restarts all open snapshots. The buffered changes of these snapshots are useless, because the changes between the last buffered
-    change and the new position are not buffered. Raises MetaError if a record cannot be written.
+    """Restarts all open snapshots. Called before the cursor moves to `position`, if the stream may not have been read up to it. The
+    snapshots would then lack the changes between their last buffered change and `position`. Raises MetaError if a record cannot be written.
     """
     records = SnapshotRecords(directory)
     for record in records.all():
@@ -167,8 +167,9 @@ def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
 
 
 def question(name: str, ledger: Ledger, position: Position, *, by_gtid: bool = False, takes_over: bool = False) -> str:
-    """Returns the question for the operator, which describes the consequences. `by_gtid`: whether the operator gave a GTID set. It is then
-    unknown whether the position is before or after the cursor. `takes_over`: whether a new ledger takes over the tables in the lake.
+    """Returns the question that `sluice position set` asks the operator: whether to set `position`, and with which consequences. `by_gtid`:
+    whether the operator gave a GTID set. It is then unknown whether the position is before or after the cursor. `takes_over`: whether a new
+    ledger takes over the tables in the lake.
     """
     if takes_over:
         return (

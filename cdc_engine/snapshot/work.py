@@ -330,9 +330,9 @@ def _refusal(facts: ChunkFacts) -> str:
 
 
 def _changed_on_the_server(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Returns a transition that records that the table was changed on the server. The snapshot waits until the stream reaches the statement
-    that changed the table. After CHANGED_TRIES_MAX attempts, the snapshot fails, because the error then probably has another cause, for
-    example an invalid condition.
+    """Returns a transition for a read that failed with the error `why`, usually because a statement changed the table on the server. The
+    snapshot then waits until the stream reaches this statement. After CHANGED_TRIES_MAX attempts with the same error, the snapshot fails,
+    because the error then probably has another cause, for example an invalid condition.
     """
 
     def noted(now: SnapshotRecord) -> SnapshotRecord:

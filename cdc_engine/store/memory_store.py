@@ -125,8 +125,9 @@ class MemoryEventStore:
         )
 
     def put(self, block: Block) -> None:
-        """Appends a block. Waits while the store is full, except if no ack would free space. Raises InterruptedError if another thread
-        dropped the open transaction, and StagingError if the block could not be written to disk. After an error the store is unchanged.
+        """Appends a block. Waits while the store is full, unless all complete transactions are acked, because then no ack can free space.
+        Raises InterruptedError if another thread dropped the open transaction, and StagingError if the block could not be written to disk.
+        After an error the store is unchanged.
         """
         if block.changes and (block.event_count or block.transaction_count > 1):
             raise ValueError(

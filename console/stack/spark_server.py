@@ -95,8 +95,8 @@ def pass_store_settings(server: SparkConnectServer, config: SluiceConfig, comman
 
 
 def run_spark(config: SluiceConfig, conf: Path, listening: Listening) -> NoReturn:
-    """Replaces this process by the server. So the server gets the signals that are sent to this process, and writes to the output of this
-    process. Raises SetupError if the server cannot be started, and ConfigurationError if a secret cannot be read.
+    """Replaces this process by a Spark Connect server. So the server gets the signals that are sent to this process, and writes to the
+    output of this process. Raises SetupError if the server cannot be started, and ConfigurationError if a secret cannot be read.
     """
     server = spark_server(config, conf, listening)
     pass_store_settings(server, config, "sluice spark")

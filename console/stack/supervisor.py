@@ -220,7 +220,7 @@ class Supervisor:
 
     def _fail(self, kept: PartRecord, sentence: str, *, final: bool) -> None:
         """Ends a failed part and schedules its restart, or raises ServerError if the part has failed too often. With `final`, raises
-        ServerError without a restart. Also restarts each task, and each part that is still starting, whose `after` names the failed part.
+        ServerError without a restart. Also restarts the parts whose `after` names the failed part, if they are tasks or are still starting.
         """
         now = _now()
         steady = kept.state is State.READY and now - kept.since >= self._patience.steady_seconds

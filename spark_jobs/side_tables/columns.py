@@ -69,7 +69,8 @@ def map_columns(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TakenOver:
-    """A column of a history that takes values from other columns, in the current rows. `origins` has the names and types of the other
+    """A column of a history into which values of other columns are copied, in the current rows only. For example, after the source renamed
+    a column, the column with the new name gets the values of the column with the old name. `origins` has the names and types of the other
     columns.
 
     - If `renamed`, the values of `origins` replace the column's own values. If not, they replace only NULL.

@@ -61,8 +61,8 @@ class Buffering:
         return frozenset(table.name for table in self._tables)
 
     def complete(self) -> dict[str, int]:
-        """Returns, for each `live` table, the order key up to which all its changes are buffered. Raises TableError if the files of a
-        buffer cannot be listed.
+        """Returns, for each table in `live` (the tables that foreign keys may change in this batch), the order key up to which all its
+        changes are buffered. Raises TableError if the files of a buffer cannot be listed.
         """
         return {name: self._complete(name) for name in self.live}
 
@@ -86,9 +86,9 @@ class Buffering:
 
     def buffer_live(self, passed: Mapping[str, Sequence[Passed]], lost: Mapping[str, UnderivableChanges]) -> None:
         """Restarts the snapshots of the tables in `lost`, whose changes could not be derived, so that their rows are read again. Then
-        buffers the changes of the `live` tables, and syncs these changes to disk. `passed` has the changes of parent rows that foreign keys
-        pass on to each table. Raises TableError if one of these steps fails for a table. The run then derives no changes of foreign keys,
-        and a repeated run derives them again.
+        buffers the changes of the tables in `live` (the tables that foreign keys may change in this batch), and syncs these changes to
+        disk. `passed` has the changes of parent rows that foreign keys pass on to each table. Raises TableError if one of these steps fails
+        for a table. The run then derives no changes of foreign keys, and a repeated run derives them again.
 
         The restarts come first, because the run may crash after it has buffered all changes of a parent of a table in `lost`. A repeated
         run then derives no changes for the table in `lost`, so it would not restart the table's snapshot.
@@ -104,8 +104,8 @@ class Buffering:
             raise TableError(failed[0], NOT_BUFFERED, own=False) from self.errors[failed[0]]
 
     def refuse_live(self, why: str, errors: Mapping[str, TableError] = NO_ERRORS) -> None:
-        """Records why nothing was written, for each `live` table without a result: the table's error in `errors`, or `why` if there is
-        none.
+        """Records why nothing was written for the tables in `live` that have no result yet. `live` has the tables that foreign keys may
+        change in this batch. The recorded error is the table's error in `errors`, or an error with the reason `why` if there is none.
         """
         for name in self.live - self.reports.keys() - self.errors.keys():
             self.errors[name] = errors.get(name) or TableError(name, why, own=False)

@@ -46,8 +46,8 @@ def _marked(log: Path, version: int) -> int | None:
 
 
 def _known_at(log: Path, version: int, checkpoint: int) -> int | None:
-    """Returns the number of marked rows in the whole table, if the files of this version have the number, otherwise None. Returns 0 for the
-    version before the first one.
+    """Returns how many rows of the whole table the deletion vectors delete at `version`. Returns None if the files of this version do not
+    have the number. Returns 0 for the version before the first one. `checkpoint` is the version of the last checkpoint.
     """
     if version < 0:
         return 0

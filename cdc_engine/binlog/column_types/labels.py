@@ -34,8 +34,8 @@ HIDDEN_CHARACTER = "\ufffe"
 
 @column_type(TypeCode.ENUM)
 def enum(column: Column) -> ColumnType:
-    """Returns the type of an ENUM column. The low byte of `metadata` is the number's size in bytes. The number 0 is the server's error
-    value, which SELECT prints as an empty string.
+    """Returns the type of an ENUM column. A row image has the number of the label, counted from 1. The low byte of `metadata` is the size
+    of this number in bytes. The number 0 is the server's error value, which SELECT prints as an empty string.
     """
     _require_labels(column)
     size = column.metadata & 0xFF

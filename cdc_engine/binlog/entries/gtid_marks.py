@@ -47,8 +47,9 @@ class MarkedTransactions(NamedTuple):
 @dataclasses.dataclass(frozen=True, eq=False)
 class GtidMarks:
     """The GTID texts of some transactions of a block. `transactions`: the indices of these transactions in the block, ascending. The index
-    `Block.transaction_count` means the transaction that ends in a later block. `pieces`: for each of these transactions its props, the key
-    and length of the field `gtid`, and the executed set (the text of this field).
+    `Block.transaction_count` means the transaction that ends in a later block. `pieces`: for each of these transactions, three parts of the
+    header of Canal's entries. These are the GTID as Pairs of the field `props`, the key and length of the field `gtid`, and the text of
+    `gtid`, which is the executed set.
     """
 
     transactions: Int64s
@@ -157,8 +158,9 @@ def pieces_of(texts: list[str]) -> Pieces:
 def put_marks(
     out: Bytes, writes: bool, marked: MarkedTransactions, firsts: Int64s, templates: Pieces, starts: Int64s
 ) -> None:
-    """Writes three pieces for each transaction to `out` if `writes` is True: its props, the key and length of the field `gtid`, and the
-    text of this field. Always writes the offset of each piece, and the end of the last piece, to `starts`.
+    """Writes to `out`, for each transaction, three parts of the header of Canal's entries: the GTID as Pairs of the field `props`, the key
+    and length of the field `gtid`, and the text of `gtid`. Also writes the offset of each part, and the end of the last part, to `starts`.
+    If `writes` is False, writes only these offsets.
     """
     at = np.int64(0)
     for index in range(marked.templates.shape[0]):
@@ -188,8 +190,9 @@ def put_marks(
 
 @kernel
 def put_pair(out: Bytes, at: Integer, writes: bool, key: Bytes, size: Integer) -> Integer:
-    """Writes the beginning of a Pair of the field `props`: all bytes before the Pair's value, which the caller writes. `key`: SEQUENCE, for
-    example. `size`: the number of bytes of the value, which is below 100, so that each length needs only one byte.
+    """Writes one Pair (key and value) of the field `props` in the header of a Canal entry, without the value, which the caller writes.
+    `key`: SEQUENCE, for example. `size`: the number of bytes of the value, which is below 100, so that each length needs only one byte. If
+    `writes` is False, writes nothing. Returns the offset at which the value begins.
     """
     if writes:
         out[at], out[at + 1] = 0x62, key.shape[0] + 1 + size
@@ -208,8 +211,8 @@ def put_number_pair(out: Bytes, at: Integer, writes: bool, key: Bytes, number: I
 def put_set(
     out: Bytes, at: Integer, writes: bool, template: Integer, number: Integer, firsts: Int64s, templates: Pieces
 ) -> Integer:
-    """Writes the executed set after a transaction: the template's text before the number, then the transaction's number or the range of
-    numbers that ends with it, such as 1-57, then the template's text after the number (`gtid.SetText`).
+    """Writes the executed set after a transaction: the template's text before the number, the number, and the template's text after the
+    number (`gtid.SetText`). The number is the transaction's number, or the range of numbers that ends with it, such as 1-57.
     """
     first = firsts[template]
     at = put_piece(out, at, templates, PIECES * template + BEFORE, writes)

@@ -107,9 +107,10 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
 def _waiting(
     config: DestinationConfig, captured: TableFilter, old: Mapping[str, Any], names: Collection[str]
 ) -> set[str]:
-    """Returns the tables for which `filters.json` must keep the settings in `old`, because their rows in the lake still have them. These
-    are the tables that conf/ excludes now, and the tables in `names` that the earlier patterns, `captured`, include. `names` has the tables
-    whose changed settings the engine has not handled yet, for example because the table is stopped for another reason.
+    """Returns the tables for which `filters.json` must keep the settings in `old`, because the lake has rows that were merged with these
+    settings. These are the tables that conf/ excludes now, and the tables in `names` that the earlier patterns, `captured`, include.
+    `names` has the tables whose changed settings the engine has not handled yet, for example because the table is stopped for another
+    reason.
     """
     now = TableFilter(config.include, config.exclude)
     known = {*names, *config.tables, *old["rules"], *(old.get("shapes") or {})}

@@ -83,8 +83,8 @@ class Unpacker:
         return ScanStatus.INCOMPLETE
 
     def _room_for(self, count: int) -> Iterator[Block]:
-        """Makes sure that the arena has `count` free bytes, and replaces it by a new arena if necessary. If events of another buffer are
-        not in a block yet, first yields a block of these events.
+        """Makes sure that the arena, the buffer of the decompressed events, has `count` free bytes. Replaces it by a new arena if
+        necessary. If events of another buffer are not in a block yet, first yields a block of these events.
         """
         self._begin = self._end
         if len(self._arena) - self._end < count:
@@ -94,8 +94,8 @@ class Unpacker:
             self._maker.use(self._arena)
 
     def _room_to_go_on(self, left: int) -> Iterator[Block]:
-        """Makes sure that the arena has space for the next bytes of an incomplete event, or for the whole event if its length is known.
-        `left` is the number of decompressed bytes that are still missing.
+        """Makes sure that the arena, the buffer of the decompressed events, has space for the next bytes of an incomplete event, or for the
+        whole event if its length is known. `left` is the number of decompressed bytes that are still missing.
         """
         tail = self._end - self._begin
         if not left or (len(self._arena) - self._end >= min(left, SHORT_ROOM_BYTES) and not self._outgrows(tail)):

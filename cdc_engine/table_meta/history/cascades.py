@@ -123,7 +123,8 @@ def _cascade(key: ForeignKey, table: TableSchema, known: Mapping[TableKey, Table
 
 
 def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | None, referenced: Sequence[str]) -> str:
-    """Returns a sentence if values of child and parent cannot be compared, otherwise "". Returns "" if the parent's schema is unknown.
+    """Returns a sentence if values of a foreign key's `columns` in the lake cannot be compared with values of the `referenced` columns of
+    the parent, otherwise "". Returns "" if the parent's schema is unknown.
 
     For ENUMs, the server compares the numbers of the labels, but the lake has the labels. If the server copies a value from a char to a
     varchar, it copies the padding blanks too, which the lake does not have.

@@ -327,8 +327,8 @@ class TableHistory:
         return tuple(_versions(each for each in schemas if isinstance(each, TableSchema)))
 
     def list_written(self, position: Position) -> None:
-        """Empties `unlisted`. Call it after the destination's list of tables was written with the states at `position`. If the history has
-        later records, `unlisted` becomes None, because these records may be about any table.
+        """Empties `unlisted`, the set of tables that changed since the last call. Called if the destination's list of tables was written
+        with the states at `position`. If the history has later records, sets `unlisted` to None: these records may be about any table.
         """
         self.unlisted = set() if position.order_key >= self._known.head else None
 

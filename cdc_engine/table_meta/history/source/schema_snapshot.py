@@ -445,8 +445,8 @@ def _with_whole_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], n
 
 
 def _printed(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) -> dict[str, tuple[str | None, ...]]:
-    """Returns the defaults that SHOW CREATE TABLE prints, by column. Leaves out byte strings that are not all ASCII, because the server
-    prints other bytes as `?`.
+    """Returns the defaults that SHOW CREATE TABLE prints for columns of bytes, such as VARBINARY, by column. Leaves out a default that
+    is not all ASCII or contains `?`, because the server prints other bytes as `?`.
     """
     try:
         statement = _shown_table(cursor, (table.database, table.table), MYSQL)
