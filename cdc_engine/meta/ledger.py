@@ -366,7 +366,8 @@ class Ledger:
         """Begins an epoch, because the names of binlog files start again (another server, RESET). Batches in flight keep the epoch in which
         they were handed out, and stay valid.
 
-        Raises MetaError if `epoch` is not above all earlier epochs, or if it is above EPOCH_MAX. The caller must check `unfinished` first.
+        Raises MetaError if `epoch` is not above all earlier epochs, or if it is above EPOCH_MAX. Does not check `unfinished`, the reason
+        why no new epoch may begin.
         """
         if not self.epoch < epoch <= EPOCH_MAX:
             raise MetaError(

@@ -7,8 +7,8 @@ created after this start has no settings of its own there. Its settings follow f
 
 - A newly included table may have rows that no change in the stream contains. If `snapshot` in conf/ allows it, a snapshot reads these rows.
   Otherwise the table stops (NEWLY_INCLUDED), so that the lake never has only a part of the table's rows, and an operator decides.
-- A table stops (RULES_CHANGED) if its row settings changed: row filter, masks, transform, or a setting in `row_shape`. The lake keeps the
-  rows that were merged with the old settings until the table is re-snapshotted.
+- A table stops (RULES_CHANGED) if its row settings changed: row filter, masks, transform, or a setting that the module `row_shape`
+  classifies. The lake keeps the rows that were merged with the old settings until the table is re-snapshotted.
 - If a table whose row settings changed is already stopped for another reason, `filters.json` keeps its old settings. When an operator
   resumes the table, it stays stopped, now in the state RULES_CHANGED. A second resume accepts the new settings.
 - While conf/ excludes a table, `filters.json` keeps the settings of the rows that the lake has of this table.
@@ -107,10 +107,10 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
 def _waiting(
     config: DestinationConfig, captured: TableFilter, old: Mapping[str, Any], names: Collection[str]
 ) -> set[str]:
-    """Returns the tables for which `filters.json` must keep the settings in `old`, because the lake has rows that were merged with these
-    settings. These are the tables that conf/ excludes now, and the tables in `names` that the earlier patterns, `captured`, include.
-    `names` has the tables whose changed settings the engine has not handled yet, for example because the table is stopped for another
-    reason.
+    """Returns the tables for which the file of the saved settings must keep the settings in `old`, because the lake has rows that were
+    merged with these settings. These are the tables that conf/ excludes now, and the tables in `names` that the earlier patterns,
+    `captured`, include. `names` has the tables whose changed settings the engine has not handled yet, for example because the table is
+    stopped for another reason.
     """
     now = TableFilter(config.include, config.exclude)
     known = {*names, *config.tables, *old["rules"], *(old.get("shapes") or {})}
@@ -186,7 +186,7 @@ def take_rules(
 
 
 def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
-    """Returns the row settings (`row_shape`) of each table by "database.table", without row rules and masks.
+    """Returns the row settings (module `row_shape`) of each table by "database.table", without row rules and masks.
 
     Leaves out a table whose settings all have their default values, unless conf/ has other values for tables without an entry in `tables`
     (`settings_of_others`). The result then has {} for this table. Without this {}, `_with_others` would later give the table those values.
@@ -212,7 +212,7 @@ def _changes(
 ) -> tuple[str, ...]:
     """Returns the names of the settings of the table `name` whose change makes the table's rows in the lake wrong. `old` has the saved
     settings, and `new` the present ones. `version` is the table, or None if its columns are unknown. If `old` has no `shapes`, because an
-    older version of Sluice wrote it, the settings of `row_shape` count as unchanged.
+    older version of Sluice wrote it, the settings that the module `row_shape` classifies count as unchanged.
     """
     rules = RULES if old["rules"].get(name, "") != new["rules"].get(name, "") else ()
     if old.get("shapes") is None:
