@@ -54,7 +54,7 @@ def shards_warnings(config: SluiceConfig) -> list[str]:
 
 
 def _known(config: SluiceConfig) -> list[tuple[str, str]]:
-    """Returns the recorded tables as (destination, "database.table")."""
+    """Returns the captured tables that are recorded, as (destination, "database.table")."""
     return [
         (name, table.name)
         for name in sorted(config.destinations)

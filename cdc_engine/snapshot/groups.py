@@ -63,7 +63,7 @@ class Advanced:
 
 
 def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, StepDecision]:
-    """Advances all snapshots of the destination, until no snapshot can be advanced, `dependencies.conf_changed` returns a reason to end, or
+    """Advances all snapshots of the destination, until no snapshot can be advanced, `dependencies.must_end` returns a reason to end, or
     `seconds` have passed. Returns the last decision about each table, by name.
 
     If a table cannot continue, stores the reason in the table's record, advances each of the other snapshots once, and then raises the
@@ -76,7 +76,7 @@ def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, Ste
 
 
 def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, StepDecision]:
-    """Advances all snapshots until no snapshot can be advanced, `dependencies.conf_changed` returns a reason to end, or the monotonic clock
+    """Advances all snapshots until no snapshot can be advanced, `dependencies.must_end` returns a reason to end, or the monotonic clock
     has reached `deadline`. Returns the last decision about each table. After a round in which tables failed, raises the first error.
     """
     stopping = threading.Event()
@@ -92,7 +92,7 @@ def _repeat(dependencies: SnapshotDependencies, deadline: float) -> dict[str, St
         if errors:
             raise errors[0]
         steps = {each.step for each in decisions.values()}
-        if SnapshotStep.WAIT not in steps or dependencies.conf_changed() or time.monotonic() >= deadline:
+        if SnapshotStep.WAIT not in steps or dependencies.must_end() or time.monotonic() >= deadline:
             return decisions
         # After a publication, advances the snapshots again at once, because a table that waited for the published one may continue now.
         if SnapshotStep.PUBLISH not in steps:

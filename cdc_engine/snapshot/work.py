@@ -109,8 +109,8 @@ class SnapshotDependencies:
       can be stored in one transaction.
     - `flush`: called after some tables were advanced. `say` and `progress` may collect their reports until `flush` is called. `close`:
       called at the end.
-    - `conf_changed`: returns why the run must end because conf/ has changed since the run's start, or "" if conf/ is unchanged. A run with
-      an old conf/ could read rows that conf/ now excludes.
+    - `must_end`: returns why the run must end, or "" if it may continue. A run must end if conf/ has changed since its start, because it
+      could read rows that conf/ now excludes, and if another run now reads the rows.
     """
 
     records: SnapshotRecords
@@ -128,7 +128,7 @@ class SnapshotDependencies:
     close: Callable[[], None] = lambda: None
     readers: int = 2
     pause: Callable[[float], object] = time.sleep
-    conf_changed: Callable[[], str] = str  # By default `str`, which returns an empty text.
+    must_end: Callable[[], str] = str  # By default `str`, which returns an empty text.
 
 
 # ConfigurationErrors that may pass by themselves, so the next run tries again: a password is being changed, or a secret cannot be read now.
@@ -144,7 +144,7 @@ def next_act(name: str, dependencies: SnapshotDependencies) -> tuple[SnapshotRec
         if record is None:
             return None, StepDecision(SnapshotStep.NOTHING, "the table has no snapshot")
         decision = next_step(record, dependencies.look(name), dependencies.records.all() if record.waits_for else ())
-        if record.has_work and (changed := dependencies.conf_changed()):
+        if record.has_work and (changed := dependencies.must_end()):
             return record, StepDecision(SnapshotStep.WAIT, f"{changed}; the next run continues")
         if decision.step == SnapshotStep.AGAIN:
             dependencies.say(f"{name}: {decision.why}; Sluice reads its rows again")
@@ -173,7 +173,7 @@ def begin(record: SnapshotRecord, expected: int, dependencies: SnapshotDependenc
     others = dependencies.records.all() if now.waits_for else ()
     if next_step(now, there, others).step != SnapshotStep.BEGIN:
         return
-    if there.begin is None or there.version != table.version or dependencies.conf_changed():
+    if there.begin is None or there.version != table.version or dependencies.must_end():
         return
     begun = dependencies.records.update(
         record.name,
@@ -275,7 +275,7 @@ def _read_chunks(  # noqa: PLR0917  one caller
             while (
                 _goes_on(record, _counted(record, dependencies, whole))
                 and dependencies.look(record.name).version == record.version
-                and not dependencies.conf_changed()
+                and not dependencies.must_end()
                 and not 0 < rows_max < sum(each.facts.rows for each in whole)
             ):
                 while len(reading) < dependencies.readers and (chunk := next(coming, None)) is not None:
@@ -395,7 +395,7 @@ def publish(name: str, dependencies: SnapshotDependencies) -> SnapshotRecord | N
     now, table = dependencies.records.get(name), dependencies.table(name)
     if now is None or table is None or next_step(now, dependencies.look(name)).step != SnapshotStep.PUBLISH:
         return None
-    if dependencies.conf_changed():
+    if dependencies.must_end():
         return None
     try:
         label = dependencies.publish(now, table)

@@ -71,7 +71,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
             progress=listener.progress,
             flush=listener.flush,
             together=lambda: stored_together(context.instance),
-            conf_changed=lambda: ports.conf_changed(destination) if reading.held else "another run now reads the rows",
+            must_end=lambda: ports.conf_changed(destination) if reading.held else "another run now reads the rows",
         )
         try:
             with as_failure():

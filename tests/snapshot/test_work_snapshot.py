@@ -478,7 +478,7 @@ def test_what_was_read_under_another_conf_is_neither_read_on_nor_published(world
         requested[0] += 1
         return "destinations/shop.yaml in conf/ has changed" if requested[0] >= calls else ""
 
-    dependencies = dataclasses.replace(world.dependencies(), conf_changed=changed)
+    dependencies = dataclasses.replace(world.dependencies(), must_end=changed)
     assert run_all(dependencies, 60.0)[NAME].step == SnapshotStep.WAIT
     assert world.published == 0
     reads = len(world.chunk_reads)

@@ -55,7 +55,7 @@ class SnapshotCallbacks:
     """The callbacks of a snapshot run. `run_lock` returns the lock that merge runs hold. `publish` publishes a snapshot with Spark, and
     returns the order key that the rows got. `say` reports a sentence, and `progress` the record of a snapshot after it has changed. `say`
     and `progress` may collect their reports until `flush` is called, which happens after each group of tables. `together` returns a context
-    in which only `progress` is called, for several tables, so that all these reports can be stored in one transaction. `conf_changed`
+    in which only `progress` is called, for several tables, so that all these reports can be stored in one transaction. `must_end`
     returns why the run must end: conf/ has changed since the run started, or another run now reads the rows. If the run may continue, it
     returns an empty text.
     """
@@ -66,7 +66,7 @@ class SnapshotCallbacks:
     progress: Callable[[SnapshotRecord], None]
     flush: Callable[[], None] = lambda: None
     together: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
-    conf_changed: Callable[[], str] = str
+    must_end: Callable[[], str] = str
 
 
 def snapshot_dependencies(config: SluiceConfig, destination: str, callbacks: SnapshotCallbacks) -> SnapshotDependencies:
@@ -86,7 +86,7 @@ def snapshot_dependencies(config: SluiceConfig, destination: str, callbacks: Sna
         flush=callbacks.flush,
         together=callbacks.together,
         close=tables.close,
-        conf_changed=callbacks.conf_changed,
+        must_end=callbacks.must_end,
         readers=config.destinations[destination].snapshots.readers,
     )
 

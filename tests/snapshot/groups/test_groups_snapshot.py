@@ -286,7 +286,7 @@ def test_what_a_group_read_under_another_conf_is_not_published(tables: Tables, c
         return "conf/ has changed" if requested[0] >= calls else ""
 
     tables.on_publish = lambda name: after.append(name) if requested[0] >= calls else None
-    run_all(tables.dependencies(conf_changed=changed, readers=1), 0.0)
+    run_all(tables.dependencies(must_end=changed, readers=1), 0.0)
     assert not after
     tables.versions = dict.fromkeys(NAMES, "v2")
     run_all(tables.dependencies(), 0.0)
