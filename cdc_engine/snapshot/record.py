@@ -183,8 +183,8 @@ class SnapshotRecord:
         self, reason: str, *, buffered_after: int | None = None, cause: RestartCause | None = None
     ) -> SnapshotRecord:
         """Returns the record in the state WANTED, so that all chunks are read again. `buffered_after` is the order key of a statement that
-        changed the table: changes that were buffered before it are no longer used. None keeps all buffered changes. `cause` is set if the
-        cause may occur only RESTARTS_MAX times.
+        changed the table: changes that were buffered before it are no longer used. None keeps all buffered changes. `cause` is the cause of
+        the restart if it may occur only RESTARTS_MAX times, otherwise None.
 
         Counts a restart only if the reading has begun. So a snapshot that has read nothing yet cannot fail because of changes of the table.
         """

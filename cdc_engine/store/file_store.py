@@ -125,8 +125,8 @@ class FileEventStore(BackedEventStore):
         return self._log.size_bytes < self._files_bytes_max or self._only_open()
 
     def _only_open(self) -> bool:
-        """Returns whether the ledger's cursor has reached the end of the last complete transaction in the files, or the ledger has no
-        cursor. A put must then not wait for space, because no ack would free any space.
+        """Returns whether no ack would free space in the files, so that a put must not wait for space. This is the case if the ledger's
+        cursor has reached the end of the last complete transaction in the files, or if the ledger has no cursor.
         """
         settled = self._settled()
         return settled is None or key_of(self._log.end) <= key_of(settled)

@@ -20,8 +20,8 @@ class OwnPrepared(MemoryPrepared):
     destination's records for the last transaction with the XA name `name` that was prepared before the stream's start. It returns the
     events of this transaction, or None if there is no record.
 
-    Before the caller calls `begin_stream`, it reads a part of the binlog that ends at the stream's start. From this part, it uses only the
-    statements and the prepared transactions.
+    The caller first reads a part of the binlog that ends at the stream's start, and then calls `begin_stream`. From this part, only the
+    statements and the prepared transactions are used, not the rows.
     """
 
     def __init__(self, recorded_before: Callable[[str], Content | None]) -> None:

@@ -111,9 +111,9 @@ class History:
         """Makes the open versions of rows equal to the rows that `current_state` has at Delta version `version`. The row versions that this
         call opens have the operation `read`. Returns whether anything differed.
 
-        These rows have all changes up to `position` (order key, commit time in µs). A new row version begins at its row's last change. It
-        begins at `position` instead if `at_position`, or if the version that it replaces begins at this change or later. Raises TableError
-        if the history cannot be written, or if only Spark can read `current_state` and `session` is None.
+        These rows have all changes up to `position` (order key, commit time in µs). A new row version begins at the last change of its row.
+        Exception: it begins at `position` if `at_position`, or if the version that it replaces begins at that change or later. Raises
+        TableError if the history cannot be written, or if only Spark can read `current_state` and `session` is None.
         """
         at = current_state.at(version)
         differed = self._take(at, key, position, user_metadata, at_position=at_position)
@@ -170,8 +170,8 @@ class History:
     ) -> bool:
         """Makes the open versions equal to the rows of a snapshot, for a table without a current-state table. `selection` is Spark's SELECT
         of the rows with Sluice's columns. `read` has the source's columns, and the schema of the snapshot's files. A new row version begins
-        at its row's last change. It begins at `position` (order key, commit time in µs) instead if the version that it replaces begins at
-        this change or later. Returns whether anything differed.
+        at the last change of its row. Exception: it begins at `position` (order key, commit time in µs) if the version that it replaces
+        begins at that change or later. Returns whether anything differed.
         """
         names = self._give(read[0], key, read[1], (position[0], user_metadata))
         left = self._dropped(names)
@@ -350,8 +350,8 @@ class History:
         return mapped
 
     def _take_over(self, values: Mapping[str, str], at: tuple[int, str], *, renames: bool) -> None:
-        """Sets columns in the open versions. If `renames`, the commit has the order key in `at`, so that the update is made only once.
-        After a rename that swaps two columns, a second update would swap the values back. Other updates can be repeated.
+        """Sets columns in the open versions; `values` has SQL expressions. If `renames`, the commit has the order key in `at`, so that the
+        update is made only once: after a rename that swaps two columns, a second update would swap the values back.
         """
         aside, (order_key, user_metadata) = self.table.aside(COLUMNS), at
         order_key = order_key if renames else max(order_key, aside.applied + 1)

@@ -1,7 +1,7 @@
 """Decodes MariaDB's COMPRESSED columns: a VARCHAR or BLOB value whose first byte describes the compression.
 
-The first byte (MariaDB's field.cc) is 0 if the value is not compressed. Otherwise the highest bit of the first byte is set. Its bit 3 is
-set if the deflated bytes have no zlib header, and its low three bits are the number of bytes of the uncompressed length (big-endian), which
+The first byte (MariaDB's field.cc) is 0 if the value is not compressed. Otherwise bit 0x80 of the first byte is set. Bit 0x08 is
+set if the deflated bytes have no zlib header. The low three bits are the number of bytes of the uncompressed length (big-endian), which
 follows the first byte. An empty value has no first byte.
 """
 

@@ -55,8 +55,8 @@ def upper_product(first: Integer, second: Integer) -> Integer:
 @kernel
 def scaled(high: Integer, low: Integer, factor: Integer) -> Integer:
     """Returns `factor` times the 128-bit number (high, low), shifted right by 128 bits and rounded to odd: the lowest bit of the result is
-    also set if the dropped bits are not zero. `under`, the upper half of the dropped bits, counts as zero up to ONE, because the powers of
-    ten in POWERS are rounded up.
+    also set if the dropped bits are not zero. `under` is the upper half of the dropped bits. It counts as zero if it is at most ONE,
+    because the powers of ten in POWERS are rounded up.
     """
     under = high * factor + upper_product(low, factor)
     carried = np.uint64(under < upper_product(low, factor))

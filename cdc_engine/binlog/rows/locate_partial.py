@@ -193,7 +193,8 @@ def locate_after(
     cursor: Int64s,
 ) -> Integer:
     """Locates the values of an update's after image. Returns the end of the image, a negative result of `locate_present` or
-    `read_value_options`, or -DOCUMENT_ABSENT.
+    `read_value_options`, or -DOCUMENT_ABSENT. The last means that the before image omits a document to which the after image has JSON
+    differences; `cursor[3]` is then the index of the column.
     """
     if event.version == 3:
         at = read_value_options(event.buffer, at, event.end, images.facts, images.partial)

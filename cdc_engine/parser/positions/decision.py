@@ -1,8 +1,8 @@
-"""Decides where a stream begins, from the saved cursor, the requested position and the server's facts. Does no I/O.
+"""Decides where a stream begins, from the saved cursor, the requested position and the server's facts. Does no I/O. Called when a
+destination starts, and by `sluice position set`.
 
 A requested time, and a requested offset that may be inside a transaction, need a search of the binlog. For these requests, the decision is
-a search request, and `finding` executes the search. `start_position` decides all other cases. Called when a destination starts, and by
-`sluice position set`.
+a search request, and `finding` executes the search. `start_position` decides all other cases.
 """
 
 from __future__ import annotations

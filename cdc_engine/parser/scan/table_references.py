@@ -1,4 +1,5 @@
-"""Maps a table map event to the index of its table in the `tables` of a block, or to -1 for a table that is not captured.
+"""Maps a table map event to the index of its table in the `tables` of a block, or to -1 (NOT_CAPTURED) if blocks do not need the table's
+rows.
 
 The scan kernel itself handles the table maps that it knows. Most of the other table maps differ from a known one only in the table id,
 because a server assigns a new id each time it opens a table. So table maps are compared without the table id, and the schema history is

@@ -1,10 +1,10 @@
-"""Writes the list of captured tables of a destination: first the records of tables that have changed, then the head, a record that has a
-digest of all these records. The engine writes the list after a statement that changes a table, and `sluice up` writes it before the engine
-runs.
+"""Writes the list of captured tables of a destination: first the records of tables that have changed, then the head, a record with a
+digest of the records of all tables. The engine writes the list after a statement that changes a table, and `sluice up` writes it before the
+engine runs.
 
 If a crash prevents the write of the head, the stored head belongs to the earlier list. Readers that have cached the earlier list continue
-to use it, and the next start of the engine writes the head. A list that an earlier version of Sluice wrote is valid until a head replaces
-it.
+to use it, and the next start of the engine writes the head. Earlier versions of Sluice stored the whole list instead of the head. Such a
+list is valid until a head replaces it.
 """
 
 from __future__ import annotations
