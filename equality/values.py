@@ -163,15 +163,15 @@ def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
 
 
 def _lake_stood_still(before: Seen | None, now: Seen) -> bool:
-    """Returns whether the lake's row did not change between the looks `before` and `now`. Returns False if the lake has no row at `now`,
-    because the row may have been inserted and deleted between the looks. Also returns False if there is no look `before`.
+    """Returns whether the lake's row did not change between two looks at it, `before` and `now`. Returns False if the lake has no row at
+    the look `now`, because the row may have been inserted and deleted between the looks. Also returns False if `before` is None.
     """
     return before is not None and now.order_key >= 0 and (before.lake, before.order_key) == (now.lake, now.order_key)
 
 
 def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
-    """Returns the keys whose rows differ at the look `now`, but are not proven to differ: their changes may not be merged yet. `sure` are
-    the keys that are proven to differ.
+    """Returns the keys whose rows in source and lake differ, but are not proven to differ: their changes may not be merged yet. `now` is
+    what was read last for each key. `sure` are the keys that are proven to differ.
     """
     known = set(sure)
     return {key for key, seen in now.items() if (seen.doubled or seen.source != seen.lake) and key not in known}

@@ -196,7 +196,7 @@ def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
     tables.
 
     Raises ActRefusedError if the engine stays in a state in which it reads nothing, if it writes no status, if a snapshot cannot continue
-    without an operator, or after `seconds_max`.
+    without an operator, or after `waiting.seconds_max` seconds.
     """
     begun, said = time.monotonic(), ""
     ended, stopped, silent = _Since(), _Since(), _Since()

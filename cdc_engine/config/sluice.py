@@ -294,8 +294,8 @@ class SluiceConfig(Strict):
         return tuple(sorted(name for name, group in self.groups.items() if member in group.members))
 
     def _found_at(self, stream: StreamConfig | None) -> str:
-        """Returns "host:port" at which other hosts reach this host: the Canal server of `stream` if it has a port, otherwise the code
-        server.
+        """Returns "host:port" at which other hosts find this host if conf/ does not set `meta.address`. This is the address of the Canal
+        server of `stream` if that server has a port, otherwise the address of the code server.
         """
         server = stream.canal_server if stream else CanalServerConfig()
         if not server.port:

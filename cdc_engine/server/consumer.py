@@ -105,7 +105,7 @@ class ConsumerStream(Protocol[PositionT, Content_co]):
         """Returns the changes after `position` that the consumer's filter includes, and the position up to which the stream was read. The
         first value is None if the filter includes no change up to this position. If no change has arrived, waits until one
         arrives, `timeout_seconds` have passed or `given_up` returns True. `bytes_max` limits the bytes of row events. `entries_max` limits
-        the number of entries; a group's stream ignores it. Raises SluiceError.
+        the number of entries; a group's stream ignores it. Raises SluiceError if the stream cannot be read.
         """
 
     def wake(self) -> None:

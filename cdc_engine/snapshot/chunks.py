@@ -64,8 +64,8 @@ def chunk_key(connection: QueryRunner, table: TableVersion) -> Key | None:
     ordered or cannot be written as exact literals. UUIDs in the key are compared as text if the server compares UUIDs in another order than
     it sorts them.
 
-    `index` of the result is PRIMARY if the table's primary key begins with the columns of the result, none of its columns is indexed by a
-    prefix only, and no UUID is compared as text. Otherwise, `index` is empty.
+    `index` of the result names the index that the server must use for the SELECTs of the chunks. It is PRIMARY if the primary key begins
+    with the key's columns, indexes no column by a prefix only, and no UUID is compared as text. Otherwise, `index` is empty.
     """
     key = key_of(table)
     if key is None:

@@ -81,7 +81,7 @@ def refuse_rows(
 def refuse_columns(change: TableChange, rules: StagingRules) -> None:
     """Raises TableStoppedError for a renamed column if conf/ captures only one of its two names, or sets different charsets for the two
     names. If conf/ captures only the new name, the lake lacks the earlier values. If conf/ captures only the old name, the lake must not
-    keep the values.
+    keep the earlier values, because conf/ now excludes the column.
     """
     schema = change.schema
     renames = {each.new_name.lower(): each.column for each in change.alterations if each.kind is AlterationKind.RENAME}

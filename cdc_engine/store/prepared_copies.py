@@ -63,8 +63,8 @@ class PreparedCopies:
         self._names: dict[tuple[str, int], set[str]] = {}  # The file names of each record.
 
     def records(self) -> list[CopyName]:
-        """Returns all complete records. Raises NotSharedError if the object store does not answer, or has a file whose name Sluice does not
-        know.
+        """Returns all records that have a `.prepared` file, which contains the events. Ignores a `.committed` file without a `.prepared`
+        file. Raises NotSharedError if the object store does not answer, or has a file whose name Sluice does not know.
         """
         with self._translated():
             names = sorted(self._folder().sizes())

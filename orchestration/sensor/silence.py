@@ -29,11 +29,12 @@ _heard: dict[str, float] = {}
 
 
 def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list[dg.AssetCheckEvaluation], str]:
-    """Returns the results of the engine's check that the snapshot sensor must publish, and the sensor's new cursor.
+    """Returns the results of the engine's check that the snapshot sensor must publish, and the snapshot sensor's new cursor. `cursor` is
+    the snapshot sensor's present cursor.
 
-    If the engine's sensor has stopped ticking, the result is the failure in the engine's status. As long as the status has no failure,
-    nothing is published. When the sensor ticks again, the result is what the status says then: a failure or a pass. At all other calls,
-    nothing is published.
+    There is a result in two cases only. If the engine's sensor has stopped ticking, the result is the failure in the engine's status. It is
+    returned once, as soon as the status has a failure. If the engine's sensor ticks again afterwards, the result is what the status says
+    then: a failure or a pass.
     """
     silent = _ticks_are_silent(directory)
     if silent == (cursor == SILENT):

@@ -80,8 +80,8 @@ def brief(error: Exception) -> str:
 
 
 def tick_seconds(destinations: int) -> float:
-    """Returns how many seconds a tick may take: the whole time between two ticks. If there are more destinations than ticks that Dagster
-    runs at once, returns proportionally less.
+    """Returns how many seconds a tick may take. This is almost the time between two ticks (TICK_SECONDS_MAX). If there are more
+    destinations than ticks that Dagster runs at once (SENSOR_WORKERS), it is proportionally less.
     """
     return TICK_SECONDS_MAX * min(1.0, SENSOR_WORKERS / max(1, destinations))
 

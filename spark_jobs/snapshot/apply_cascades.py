@@ -55,7 +55,7 @@ def apply_cascades(given: Publication, label: int, fence: Fence) -> None:
     """Adds the images of changes that foreign keys made, up to the order key `label`, to the buffered images. First removes the file that
     an earlier attempt wrote.
 
-    Raises CascadesUnseenError if the rows must be read again. Also raises OSError and StoreError.
+    Raises CascadesUnseenError if the rows must be read again, and OSError or StoreError if a file cannot be read or written.
     """
     _forget_derived(given.changes)
     name = given.owner.table

@@ -190,8 +190,8 @@ def back_again(shard: Shard, properties: Mapping[str, str], segment: SchemaSegme
 
 
 def refuse_alterations(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError for an alteration that would change columns of other shards. The check of conf/ refuses settings that would
-    allow such an alteration.
+    """Raises TableError if the source table of a shard was renamed, or if an alteration would change columns of other shards. The policies
+    that conf/ may set for a shard allow no such alteration.
     """
     if segment.renamed_from:
         why = (

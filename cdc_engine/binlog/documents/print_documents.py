@@ -40,8 +40,8 @@ OPENING, CLOSING = np.array([ord("["), ord("{")], np.uint8), np.array([ord("]"),
 def print_documents(
     buffer: Bytes, starts: Int64s, sizes: Int64s, row: Integer, offsets: Int32s, out: Bytes, stack: Int64s
 ) -> tuple[Integer, Integer]:
-    """Prints the documents from `row` on to `out`, back to back, beginning at `offsets[row]`. Writes the end of row n's text to
-    `offsets[n + 1]`.
+    """Prints the binary JSON documents of the rows from `row` on to `out`, back to back, beginning at `offsets[row]`. Writes the end of
+    row n's text to `offsets[n + 1]`.
 
     Returns (status, row). The status is DONE, or the reason why the document of `row` is not printed: ROOM if `out` is full, or another
     status of `statuses` if the bytes of the value are not a document.
@@ -59,8 +59,8 @@ def print_documents(
 
 @kernel
 def print_document(buffer: Bytes, begin: Integer, end: Integer, out: Bytes, used: Integer, stack: Int64s) -> Integer:
-    """Prints the document from `begin` to `end`. Returns the offset after its text, or a negative status. As on the server, a document
-    without bytes is the JSON null.
+    """Prints the binary JSON document in `buffer` from `begin` to `end` to `out`. Returns the offset after its text, or a negative status.
+    As on the server, a document without bytes is the JSON null.
     """
     if begin == end:
         return print_plain(NULL, 0, NULL.shape[0], out, used)

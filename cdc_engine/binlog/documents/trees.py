@@ -58,8 +58,8 @@ def compared_keys(buffer: Bytes, at: Integer, size: Integer, other: Integer, oth
 def tree(
     buffer: Bytes, begin: Integer, end: Integer, nodes: Int64s, used: Integer, stack: Int64s
 ) -> tuple[Integer, Integer]:
-    """Builds the tree of the document from `begin` to `end`. Returns (root, number of nodes in use). On failure, the root is LEFT (the
-    kernel cannot process the document) or NODES (`nodes` is full).
+    """Builds the tree of the binary JSON document in `buffer` from `begin` to `end`. Returns (root, number of nodes in use). On failure,
+    the root is LEFT (the kernel cannot process the document) or NODES (`nodes` is full).
     """
     if begin >= end:
         return np.int64(LEFT), used

@@ -58,8 +58,8 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
 
     @abc.abstractmethod
     def _open(self) -> None:
-        """Makes and starts the parts of the engine. Also makes `_serving` and `_sending`, which the caller begins. The caller must hold the
-        lease.
+        """Makes and starts the parts of the engine. Also makes the server for Canal clients (`_serving`) and the senders to brokers
+        (`_sending`), which the caller starts afterwards. The caller must hold the lease.
         """
 
     @abc.abstractmethod

@@ -140,8 +140,8 @@ class BackfillReading:
 
     @property
     def changed_in(self) -> tuple[tuple[int, int], ...]:
-        """The intervals of the operation, as order keys (after, up to). The operation corrects the rows that changed in one of these
-        intervals.
+        """The intervals of the operation, as order keys (after, up to). -1 means the beginning of the changes that were read. The operation
+        corrects the rows that changed in one of these intervals.
         """
         found = self.interval.transactions
         return ((-1, self.end.order_key),) if found is None else found.order_keys

@@ -108,7 +108,7 @@ class EngineActs:
         Leaves stopped tables to `_take_up_tables`.
 
         If a table was renamed during its snapshot, and the new name has stopped for this reason, the snapshot stays open. The lake lacks
-        rows of the old name, so `run_batch` must not move the rows to the new name. It refuses this as long as the snapshot is open.
+        rows of the old name, so they must not be moved to the new name. `run_batch` refuses the move as long as the snapshot is open.
         """
         parts, records = steering.parts, SnapshotRecords(self._directory)
         every = records.all()

@@ -146,7 +146,7 @@ class EventLog:
 
     def sync_if_due(self) -> None:
         """Syncs the appended records if the segment is full, or if the last sync was SYNC_SECONDS ago. Any thread may call this method,
-        without the store's lock. Raises StoreFullError.
+        without the store's lock. Raises StoreFullError if the sync fails.
         """
         # A full segment is synced now, because the next block begins a new segment, and would otherwise wait for the sync of the full
         # segment.
@@ -234,8 +234,9 @@ class EventLog:
         return dataclasses.replace(self._at)
 
     def reader_at(self, position: Position) -> tuple[LogReader, Position] | None:
-        """Returns a reader of the blocks after a position, and the end of the last transaction in the log that is not after the position.
-        Returns None if the position is before the oldest segment or after the log's last complete transaction. Raises StoreDamagedError.
+        """Returns a reader of the blocks after a position, and the end of the log's last transaction that does not end after the position.
+        Returns None if the position is before the oldest segment or after the log's last complete transaction. Raises StoreDamagedError if
+        a record is damaged.
         """
         key = key_of(position)
         segments = [each for each in self._segments if each.key <= key]

@@ -44,8 +44,8 @@ def holds_at(record: HistoryRecord, position: Position) -> bool:
 
 
 def needed(records: Sequence[HistoryRecord], positions: Iterable[Position]) -> list[HistoryRecord]:
-    """Returns the records that are needed to continue the stream from any of the positions. A position needs all records that apply only
-    after it, and for each subject the last record that applies at it.
+    """Returns the records of the schema history that must be kept, so that the stream can continue from each of `positions`. For one
+    position, these are all records that do not apply yet at this position and, for each subject, the last record that applies at it.
     """
     comparable, others = _by_numbering(records, positions)
     kept: set[int] = set()
@@ -92,8 +92,8 @@ def _by_numbering(
 def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> set[int]:
     """Returns the indexes of the records that are needed to continue the stream from at least one of the order keys `keys` (ascending).
 
-    A stream that continues before a record's own key needs the record, because it reaches this key. A stream that continues later needs
-    the record unless a later record of the same subject applies at its start.
+    A stream that starts before the order key of a record needs the record, because the stream will reach this key. A stream that starts at
+    or after this key needs the record unless a newer record of the same subject applies at the start.
     """
     kept: set[int] = set()
     replaced: dict[RecordSubject, int] = {}  # Subject → the first index in `keys` at which a later record applies.

@@ -111,8 +111,8 @@ class SharedRepository:
             ) from error
 
     def _settled(self) -> RepositoryHead:
-        """Returns the stored head. If the last write of the head succeeded although the record store did not answer, first undoes this
-        write, because `append` or `replace` reported it as failed.
+        """Returns the stored head (the record `schema-head`). If the last write of the head succeeded although the record store did not
+        answer, first undoes this write, because `append` or `replace` reported it as failed.
         """
         head = self._head()
         if self._unsure and self._counted is not None and self._counted.counts != head.counts:
