@@ -206,8 +206,8 @@ class Lifecycle(abc.ABC, Generic[PartsT, ConsumersT]):
             steps.callback(self._stop_serving)
 
     def _keep_cursors(self) -> None:
-        """Saves the cursors of consumers every STATUS_SECONDS, on a separate thread, so that a record store that does not answer cannot
-        delay the check of the lease.
+        """Every STATUS_SECONDS, saves the cursors of consumers, and removes the consumers for which an operator called `sluice consumer
+        forget`. Runs on a separate thread, so that a record store that does not answer cannot delay the check of the lease.
         """
         while self._state != EngineState.LEASE_LOST and not self._stopping.wait(STATUS_SECONDS):
             if (parts := self._parts) is None:

@@ -36,8 +36,9 @@ from sluice.cdc_engine.source.server import Source
 def files_between(
     cursor: Position, archived: tuple[str, ...], facts: ServerFacts, location: str, *, can_fetch: bool = False
 ) -> tuple[str, ...] | Lost:
-    """Returns the archived files from the cursor's file up to the file before the server's first one, or `Lost` if a file is missing. With
-    `can_fetch`, missing files are returned too, because they can be fetched.
+    """Returns the archived files from the cursor's file up to the file before the server's first one. Returns `Lost` if one of these files
+    is missing, or if the server's first file is not a later file of the same binlog. With `can_fetch`, missing files are returned too,
+    because they can be fetched.
     """
     first = facts.logs[0].file if facts.logs else ""
     kin = {file_number(each): each for each in archived if base(each) == base(cursor.file)}
