@@ -85,7 +85,7 @@ def test_a_mask_for_consumers_in_short(words: Any, kind: str, chars: int) -> Non
         ({"masks": {"a": "md5"}}, "'md5' is not a mask: use hash, null or truncate:4"),
         ({"masks": {"a": "truncate"}}, "needs `chars` of at least 1"),
         ({"masks": {"a": "hash", "A": "null"}}, "masks has a column twice"),
-        ({"masks": {"a": "hash"}, "undecodable": "quarantine"}, "quarantine would store the values"),
+        ({"masks": {"a": "hash"}, "undecodable": "quarantine"}, "quarantine, Sluice would store the values"),
     ],
 )
 def test_an_invalid_mask_is_refused(table: dict[str, Any], why: str) -> None:
