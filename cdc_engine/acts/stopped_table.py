@@ -185,7 +185,7 @@ def schema_of(statement: str, database: str, table: str) -> TableSchema:
         raise ActRefusedError("give one CREATE TABLE statement with the columns in it, as SHOW CREATE TABLE prints it")
     if read.name not in {TableName("", table), TableName(database, table)}:
         raise ActRefusedError(
-            f"the statement creates {read.name.table} instead of the table to resolve, {database}.{table}"
+            f"the statement creates {read.name.database or database}.{read.name.table} instead of the table to resolve, {database}.{table}"
         )
     try:
         schema = created(read, database, None, lambda _name: None)

@@ -129,7 +129,7 @@ class Ledger:
         return dataclasses.replace(self, consumers=tuple(ordered))
 
     def group_consumer(self, client_id: int) -> GroupConsumer | None:
-        """Returns the group's consumer with this number, or None."""
+        """In the ledger of a group: returns the group's consumer with this number, or None."""
         return next((each for each in self.group_consumers if each.client_id == client_id), None)
 
     def positions_of(self, member: str) -> tuple[Position, ...]:

@@ -123,8 +123,9 @@ def apply_lacking(
     for segment in staged.segments:
         if last_order_key(segment) > before.applied_order_key:
             counts, committed = counts + apply(segment, before.applied_order_key), True
-    # A table's record is stored after the sync of its commits. If the record is missing, an earlier attempt may have committed without a
-    # sync. Then all commits that were made since the batch was staged are synced.
+    # The record `known` is stored after the sync of the commits up to its version, so the later commits are synced now. Without a record,
+    # an earlier attempt may have committed without a sync. `since_seconds` then also selects the commits up to `on_disk` that were made
+    # since the batch was staged.
     since = staged_at_seconds if known is None else 0.0
     on_disk = before.version if known is None else min(known.version, before.version)
     try:

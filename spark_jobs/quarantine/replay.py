@@ -90,8 +90,9 @@ class ReplayedTable:
         fix.do(lambda: self._commit(table, statement, fix.record))
 
     def refuse_gone(self, columns: Sequence[str]) -> None:
-        """Raises TableError if the Delta table is missing or has another owner, or if it lacks one of the columns. Without a key column, a
-        value could be written into another row of its transaction.
+        """Raises TableError if the Delta table is missing or has another owner, or if it lacks one of the columns. The replay finds a row
+        by the order key of its transaction and by its key columns. Without one of them, a value could be written into another row of the
+        same transaction.
         """
         there = self._opened().snapshot.columns
         if gone := [name for name in columns if name.lower() not in there]:

@@ -187,7 +187,7 @@ def _schema(name: str, segments: Sequence[ChangesSegment], read: Read | None) ->
         raise TableError(
             name,
             "the columns of the table changed in the interval that the backfill read, or row images in the "
-            "interval lack columns; start the backfill again",
+            "interval lack columns; start the backfill again, which then refuses the table and says what to do instead",
         )
     return pq.read_schema(first.file)
 

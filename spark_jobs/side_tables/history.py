@@ -111,8 +111,8 @@ class History:
         """Makes the open versions of rows equal to the rows that `current_state` has at Delta version `version`. The row versions that this
         call opens have the operation `read`. Returns whether anything differed.
 
-        These rows have all changes up to `position` (order key, commit time in µs). A new row version begins at the last change of its row.
-        Exception: it begins at `position` if `at_position`, or if the version that it replaces begins at that change or later. Raises
+        The rows of `current_state` have all changes up to `position` (order key, commit time in µs). A new row version begins at the last
+        change of its row, or at `position` if `at_position`, or if the open version that it replaces does not begin earlier. Raises
         TableError if the history cannot be written, or if only Spark can read `current_state` and `session` is None.
         """
         at = current_state.at(version)

@@ -44,8 +44,8 @@ def announce(table: SideTable, user_metadata: str) -> None:
 
 
 def settle(table: SideTable, user_metadata: str) -> None:
-    """Confirms, by a commit in the history, that the history has been compared with the current-state table since the last write that
-    `announce` announced. Does nothing if every announced write is confirmed.
+    """Confirms the announced writes by a commit in the history. Called after the history was compared with the current-state table. Does
+    nothing if every write that `announce` announced is confirmed.
     """
     if is_due(table):
         table.aside(CONFIRMED).mark(table.aside(WRITES).applied, user_metadata)

@@ -29,7 +29,7 @@ from sluice.spark_jobs.targets.shards import Shard
 
 BEGUN, MOVED, COPIED = "begun", "moved", "copied"
 # A table property with this prefix adds a feature to the table's protocol. Delta does not store such a property among the table's
-# properties.
+# properties, so the table's features show whether the property was set.
 FEATURE = "delta.feature."
 
 

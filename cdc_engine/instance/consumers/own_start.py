@@ -94,8 +94,9 @@ def own_start(
         known_records = [record for record in records if holds_at(record, known)]
     except ValueError as error:
         raise PositionLostError(
-            f"the GTID set of a position of the schema history cannot be read: {error}; delete the consumer's "
-            "cursor with `sluice consumer forget`; the consumer then starts again at the oldest change in the window"
+            "the GTID set of the consumer's position, of the stream's position or of the schema history cannot be read, so the consumer "
+            f"cannot continue from its position: {error}; delete the consumer's cursor with `sluice consumer forget`; the consumer then "
+            "starts again at the oldest change in the window"
         ) from error
     if not any(record.kind is RecordKind.SERVER for record in known_records):
         return None

@@ -245,7 +245,8 @@ class EventParser:
         except InterruptedError:
             return
         except UndoneRowsError as error:
-            # The next connection begins at `position`, which is before the transaction, and the scan then leaves the undone rows out.
+            # A ROLLBACK undid rows that the scan had already yielded. The next connection begins before this transaction, and the scan,
+            # which knows the undone rows by then, leaves them out.
             log.info("transaction_read_again", destination=self._source.destination, reason=str(error))
         except SluiceError as error:
             if self._stopping.is_set():

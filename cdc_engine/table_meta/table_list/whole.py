@@ -62,5 +62,5 @@ def _read(path: Path) -> TableList:
     except FileNotFoundError:
         return TableList()
     except (OSError, ValueError) as error:
-        raise MetaError(f"the table list {path} cannot be read; {AGAIN}") from error
+        raise MetaError(f"the table list {path} cannot be read ({error}); {AGAIN}") from error
     return from_json(content, str(path))
