@@ -115,6 +115,8 @@ class TableState(enum.StrEnum):
     TABLE_AHEAD = "TABLE_AHEAD"
     DDL_HELD = "DDL_HELD"
     DDL_REFUSED = "DDL_REFUSED"  #: conf/ has the policy `stop` for this change.
+    # Decided in `table_meta.history` (effects, renamed_tables) and `table_meta.change.evolution`, in `staging` (renamed_rows,
+    # staged_columns), and by merges in `spark_jobs` (tables.renamed_table, targets.shards, side_tables.alone, batch.run_batch).
     DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
     ROWS_ELSEWHERE = "ROWS_ELSEWHERE"
     STATEMENT_FORMAT = "STATEMENT_FORMAT"

@@ -1,5 +1,5 @@
-"""Counts, for each table of a batch, how often another writer of the Delta table committed first, or replaced a commit of the merge. Runs
-report the counts.
+"""Defines how often a commit is attempted if another writer of the Delta table commits first, and counts these conflicts for each table of
+a batch. Runs report the counts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,10 @@ import threading
 from collections import Counter
 
 logger = logging.getLogger(__name__)
+
+# A commit that conflicts with another one is attempted at most this many times. After that, Spark merges the table instead of deltalake, or
+# the merge of the table fails. A person's OPTIMIZE can cause a conflict, because it rewrites files that the merge has read.
+COMMIT_TRIES_MAX = 5
 
 
 class CommitConflicts:

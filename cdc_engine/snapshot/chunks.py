@@ -37,21 +37,21 @@ class QueryRunner(Protocol):
 
 
 def chunks(
-    connection: QueryRunner, table: TableVersion, rows_per_chunk: int, where: str = "", after: Chunk | None = None
+    connection: QueryRunner, table: TableVersion, chunk_rows: int, where: str = "", after: Chunk | None = None
 ) -> Iterator[Chunk]:
     """Yields the chunks of a table, from the table's beginning or after the chunk `after`. Searches the bound of a chunk only when the
     caller requests the chunk. A table without a key is one chunk without bounds.
 
-    When the bound of a chunk is searched, the chunk has `rows_per_chunk` rows that `where` selects. The last chunk has fewer rows. Raises
-    TableChangedError if the table or a column no longer exists, ConfigurationError if the user lacks SELECT or `where` cannot be evaluated,
-    and SourceConnectionError after any other error of the source.
+    When the bound of a chunk is searched, the chunk has `chunk_rows` rows (`snapshots.chunk_rows` in conf/) that `where` selects. The last
+    chunk has fewer rows. Raises TableChangedError if the table or a column no longer exists, ConfigurationError if the user lacks SELECT or
+    `where` cannot be evaluated, and SourceConnectionError after any other error of the source.
     """
     if after is not None and not after.up_to:
         return
     number, bound = (after.number, after.up_to) if after is not None else (0, ())
     key = chunk_key(connection, table)
     while key is not None:
-        found = connection.texts(bound_statement(table, key, bound, where, rows_per_chunk))
+        found = connection.texts(bound_statement(table, key, bound, where, chunk_rows))
         if not found:
             break
         number, before, bound = number + 1, bound, _literals(key, found[0])

@@ -72,7 +72,9 @@ class EngineSnapshot(Protocol):
 
 
 class EngineHandle(Protocol):
-    """The engine of one destination as the sensor uses it. All methods may be called from any thread."""
+    """The engine of one destination as the sensor uses it: `Engine` (cdc_engine/instance/engine/engine.py) in the same process, which is
+    the default, or `orchestration/rpc/remote_host.py`, which calls an engine in another process. All methods may be called from any thread.
+    """
 
     @property
     def directory(self) -> Path:

@@ -27,7 +27,7 @@ from sluice.batch_manifest.values import (
     TruncateSegment,
 )
 from sluice.object_stores.files import is_in_store
-from sluice.spark_jobs.conflicts import CommitConflicts
+from sluice.spark_jobs.conflicts import COMMIT_TRIES_MAX, CommitConflicts
 from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging import fold, merge_sql
@@ -55,9 +55,6 @@ from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import Shard, refuse_unmarked
 
 VIEW = "sluice_staged"
-# A commit that conflicts with another one is attempted at most this many times. After that, the merge of the table fails. A person's
-# OPTIMIZE can cause a conflict, because it rewrites files that the merge has read.
-TRIES_MAX = 5
 # Matches the errors that Delta raises if another commit added or removed files meanwhile. Repeating the statement helps only after such an
 # error. A changed schema and a repeated transaction give other errors.
 CONFLICT = re.compile(r"DELTA_CONCURRENT_(APPEND|DELETE_READ|DELETE_DELETE|WRITE)")
@@ -352,7 +349,7 @@ class _TableMerge:
         maintenance. Returns the table's version before the last attempt.
         """
         before = self.table.snapshot.version
-        for tried in range(1, TRIES_MAX + 1):
+        for tried in range(1, COMMIT_TRIES_MAX + 1):
             self.session.commit_as(app_id or self.app_id, version, self.user_metadata)
             try:
                 self.session.commit(self.table.name, statement)
@@ -366,7 +363,7 @@ class _TableMerge:
                     raise TableError(self.table.name, reason) from error
                 if not CONFLICT.search(str(error)):
                     raise
-                before = self._after_conflict(error, last=tried == TRIES_MAX)
+                before = self._after_conflict(error, last=tried == COMMIT_TRIES_MAX)
         return before
 
     def _after_conflict(self, error: Exception, *, last: bool) -> int:

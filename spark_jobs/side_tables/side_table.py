@@ -25,14 +25,13 @@ from deltalake.schema import PrimitiveType
 
 from sluice.batch_manifest.values import LakeColumn, StagedTable
 from sluice.spark_jobs import sql_text
-from sluice.spark_jobs.conflicts import CommitConflicts
+from sluice.spark_jobs.conflicts import COMMIT_TRIES_MAX, CommitConflicts
 from sluice.spark_jobs.durable_lake import before_checkpoint, sync_commits
 from sluice.spark_jobs.errors import LostCommitError, TableError, unreadable_log
 from sluice.spark_jobs.fence import READ_ONLY, Fence
 from sluice.spark_jobs.staged_batch import StagedBatch, epoch_of
 from sluice.spark_jobs.table_owner import TABLE_OWNED, FoundTable, Owner, TableRecord, behind_our_back
 
-TRIES_MAX = 5
 CHECKPOINT_COMMITS = 50
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
@@ -204,11 +203,11 @@ class SideTable:
     def commit(self, order_key: int, write: Callable[[], object]) -> bool:
         """Commits by calling `write`, and returns True. If the table already has the order key, returns False without calling `write`.
 
-        If another program commits first, reads the table again and makes another attempt, up to TRIES_MAX attempts in total. Raises
+        If another program commits first, reads the table again and makes another attempt, up to COMMIT_TRIES_MAX attempts in total. Raises
         TableError after the last attempt, or if deltalake does not support a feature of the table. Raises LostCommitError if a commit of
         another writer replaced this commit.
         """
-        for tried in range(1, TRIES_MAX + 1):
+        for tried in range(1, COMMIT_TRIES_MAX + 1):
             if self.applied >= order_key:
                 return False
             before = self.version
@@ -220,7 +219,7 @@ class SideTable:
                     raise refused from error
                 self.conflicts.add(self.name)
                 self.open()
-                if tried == TRIES_MAX:
+                if tried == COMMIT_TRIES_MAX:
                     why = (
                         f"other writers committed to the Delta table {self.path} before each attempt ({error}); "
                         "Sluice tries again"

@@ -26,7 +26,7 @@ from sluice.batch_manifest.values import (
     StagedTable,
     TruncateSegment,
 )
-from sluice.spark_jobs.conflicts import CommitConflicts
+from sluice.spark_jobs.conflicts import COMMIT_TRIES_MAX, CommitConflicts
 from sluice.spark_jobs.durable_lake import before_checkpoint, local_folder
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging import fold, merge_sql
@@ -51,7 +51,6 @@ from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import refuse_unmarked
 from sluice.spark_jobs.targets.ways import MergeChoice, MergeFacts, choose
 
-TRIES_MAX = 5
 CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
 CHECKPOINT_PROPERTY = "delta.checkpointInterval"
 INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
@@ -98,12 +97,12 @@ def merge_small(job: SmallJob, conflicts: CommitConflicts) -> tuple[TableReport,
     last run, and also if a row image lacks columns and the table does not have the row. Any other exception of deltalake is raised
     unchanged.
     """
-    for _ in range(TRIES_MAX):
+    for _ in range(COMMIT_TRIES_MAX):
         try:
             return _merge_once(job)
         except exceptions.CommitFailedError:
             conflicts.add(job.staged.name)
-    return Declined(reason=f"another writer committed to the Delta table first, {TRIES_MAX} times in a row")
+    return Declined(reason=f"another writer committed to the Delta table first, {COMMIT_TRIES_MAX} times in a row")
 
 
 def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:

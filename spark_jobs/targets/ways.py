@@ -1,4 +1,5 @@
 """Decides who merges a table's part of a batch: Spark with a MERGE, or `deltalake` in a task. Pure functions, which `small.merge` uses.
+`run_batch` (`_may_be_small`) calls `small.merge` only for tables whose changes do not exceed the limits below.
 
 A MERGE by Spark takes almost a second of CPU time, even for few rows. `deltalake` takes hundredths of a second, but it reads and writes
 whole files in one task, and does not support all features of Delta. So `deltalake` merges small tables without special features, and Spark

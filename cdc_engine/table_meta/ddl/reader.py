@@ -1,7 +1,8 @@
 """Parses a DDL statement of the binlog. Pure functions.
 
 FORMS has one entry per form of statement: a pattern for the keywords at the beginning, and a function that parses the rest. A statement
-without an entry becomes `Unread`. To support a form of statement that now stops a table, add an entry, or extend the function of its entry.
+without an entry becomes `Unread`, and its tables stop in SCHEMA_UNKNOWN. To support such a form, add an entry, or extend the function of
+its entry. Statements that are parsed, but that Sluice does not follow, stop tables in DDL_UNSUPPORTED: see `table_meta.history.effects`.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sluice.spark_jobs.conflicts import CommitConflicts
+from sluice.spark_jobs.conflicts import COMMIT_TRIES_MAX, CommitConflicts
 from sluice.spark_jobs.errors import TableError
-from sluice.spark_jobs.merging.merge import TRIES_MAX, _TableMerge
+from sluice.spark_jobs.merging.merge import _TableMerge
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY, FoundTable, LakeWriter, Owner, TableRecord
 from sluice.spark_jobs.tables.commit_record import CommitCounts
 from sluice.spark_jobs.tables.delta_table import DeltaSnapshot
@@ -75,7 +75,7 @@ def merging(*others: str) -> tuple[_TableMerge, LakeSession]:
     return _TableMerge(session, table, target, "app", WRITER, "{}", None, CommitConflicts()), session  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("conflicts", range(TRIES_MAX))
+@pytest.mark.parametrize("conflicts", range(COMMIT_TRIES_MAX))
 def test_fault_a_merge_that_a_user_s_optimize_came_before_is_done_again(conflicts: int) -> None:
     merge, session = merging(*itertools.repeat("OPTIMIZE", conflicts))
     assert merge._commit("MERGE", 7) == CommitCounts(rows_inserted=1)
@@ -88,7 +88,7 @@ def test_fault_a_user_who_never_ends_tidying_stops_no_table() -> None:
     with pytest.raises(TableError, match="other writers committed to the Delta table") as refused:
         merge._commit("MERGE", 7)
     assert not refused.value.own
-    assert len(session.versions) == TRIES_MAX
+    assert len(session.versions) == COMMIT_TRIES_MAX
 
 
 def test_fault_a_restore_during_a_merge_is_not_written_over() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from sluice.batch_manifest.table_report import TableReport
 from sluice.spark_jobs import durable_lake
-from sluice.spark_jobs.conflicts import CommitConflicts
+from sluice.spark_jobs.conflicts import COMMIT_TRIES_MAX, CommitConflicts
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging import merge as merging
 from sluice.spark_jobs.small import merge as small_merge
@@ -170,7 +170,7 @@ def test_fault_a_writer_that_is_always_faster_leaves_the_table_to_spark(
     result = merge_small(job, conflicts)
     assert isinstance(result, Declined)
     assert "committed to the Delta table first" in result.reason
-    assert conflicts.total == small_merge.TRIES_MAX
+    assert conflicts.total == COMMIT_TRIES_MAX
 
 
 def test_fault_a_crash_after_the_commit_leaves_nothing_to_do_but_to_sync(

@@ -429,7 +429,13 @@ INTERVAL = (
     Step(MERGE, "_TableMerge.apply > _TableMerge._change", "applies one segment", "merge_table"),
     Step(FOLD, "staged_view", "generates the statement that makes a view of the file"),
     Step(MERGE_SQL, "apply_changes", "generates the MERGE statement", "_TableMerge._change"),
-    Step(MERGE_SQL, "again_clauses", "generates the clauses of the MERGE, with a condition on the order key"),
+    Step(FOLD, "last_images", "generates the query of the last image of each key"),
+    Step(
+        MERGE_SQL,
+        "whole_clauses",
+        "generates the clauses of the MERGE, with a condition on the order key",
+        "apply_changes",
+    ),
     Step(MERGE, "_TableMerge._commit > _TableMerge._execute", "makes one Delta commit", "_TableMerge._change"),
     Step(SESSION, "LakeSession.commit", "checks the fence, and executes the statement in Spark"),
 )
