@@ -205,8 +205,8 @@ schema from the source.
 ### System-versioned tables
 
 The lake has the current rows of a table `WITH SYSTEM VERSIONING`, without the hidden columns for their times. It does not have the history
-rows that the server keeps. Sluice drops history rows before it decodes their values, so a value that cannot be decoded neither stops
-the table nor goes to quarantine.
+rows that the server keeps. Sluice drops history rows before it decodes their values. Therefore an undecodable value in a history row
+neither stops the table nor goes to quarantine.
 
 Two kinds of system-versioned tables stop:
 
@@ -235,6 +235,7 @@ tables are re-snapshotted:
 - writes through a view whose table is in another database.
 
 If a session with STATEMENT or MIXED runs a TRUNCATE or ALTER whose table may be a temporary table, the captured table with this name stops.
+The reason is that the binlog does not say which of the two tables the statement changed.
 
 ## Where each case is tested
 
