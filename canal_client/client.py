@@ -254,9 +254,9 @@ class CanalClient:
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     def _refused_ack(self, error: CanalConnectionError | CanalServerError) -> bool:
-        """Returns whether `error`, which a get received, may be the server's refusal of the ack or rollback before the get. A server
-        answers an ack or rollback only if it refuses the request. The caller then reconnects and repeats the get. If the server refused the
-        get itself, the repeated get fails with the same error.
+        """Returns whether `error`, which a get received, may be the server's refusal of the ack or rollback before the get. The server
+        answers an ack or rollback only to refuse it, so the next get reads this answer as its own. If the result is True, the caller
+        reconnects and repeats the get. If the server refused the get itself, the repeated get fails with the same error.
         """
         unanswered, self._unanswered = self._unanswered, False
         if not unanswered or not isinstance(error, CanalServerError):

@@ -44,8 +44,8 @@ class CanalProtocolError(CanalError):
 
 
 class BatchGoneError(CanalError):
-    """Raised if the connection that returned the batch has ended, or if another client with the same id reads. The server sends the batch
-    again. Only an ack of the repeated batch counts.
+    """Raised if a batch can no longer be acked or rolled back, because the connection that returned it has ended, or because another client
+    with the same id reads. The server sends the batch again. Only an ack of the repeated batch counts.
     """
 
     code = "BATCH_GONE"

@@ -89,7 +89,7 @@ def remove_folder(url: str, names: Iterable[str], options: Mapping[str, str]) ->
     """Removes the directory `url`, which has the files `names`. `options` are `storage_options` with secrets resolved. Raises StoreError if
     the store fails.
 
-    An account with a hierarchical namespace has directories, which are removed after their files, the deepest first.
+    An Azure account with a hierarchical namespace has real directories. They are removed after their files, the deepest first.
     """
     names = list(names)
     remove_files(url, names, options)

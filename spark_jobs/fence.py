@@ -35,8 +35,8 @@ class Fence:
 
     @contextlib.contextmanager
     def at(self, name: str, refusal: Refusal) -> Iterator[None]:
-        """While the context is open, `check` of this table also checks its table lock. `refusal` returns why the lock no longer allows a
-        write, or "".
+        """While the context is open, `check(name)` also checks the table lock of the table `name`. `refusal` returns why this lock no
+        longer allows a write, or "".
         """
         self._at[name] = refusal
         try:

@@ -52,8 +52,8 @@ class Due(enum.Enum):
 
 
 def due(call: Call, line: LedgerExtract) -> Due:
-    """Returns when the recorded call must be made: now (NOW), after the ledger gets the ack or rollback of the batch (NOT_YET), or not at
-    all (NEVER). `line` has the current values of the ledger.
+    """Returns when the recorded call must be made. NOW: the ledger has the recorded ack or rollback. NOT_YET: the batch is still in
+    flight. NEVER: the recorded ack was not written, or the batch belongs to another ledger. `line` has the current values of the ledger.
     """
     if call.batch.ledger_id != line.ledger_id:
         return Due.NEVER

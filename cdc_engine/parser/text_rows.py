@@ -154,7 +154,8 @@ class _Answer:
 
     def _odd_packet(self, columns: int) -> Texts | None:
         """Processes a packet that is not one complete row. For the first packet of a row of several packets, returns the row. For an
-        incomplete packet, returns []. For the end of the answer, returns None. For an error, raises the server's error.
+        incomplete packet, receives more bytes and returns []. For the end of the answer, returns None. For an error, raises the server's
+        error.
         """
         length = self._length_at(self._begin)
         if length == limits.PACKET_BYTES_MAX:

@@ -95,8 +95,8 @@ class FileRecordStore(RecordStore):
         return found
 
     def _folder_stamp(self, prefix: str) -> FileStamp | None:
-        """Returns the stamp of the folder of these records. Returns None if the folder does not exist, or if it changed so recently that a
-        further change could leave the stamp as it is.
+        """Returns the stamp of the folder with the records of `prefix`. Returns None, which means that the folder must be listed again, if
+        the folder does not exist, or if it changed so recently that a further change could leave the stamp as it is.
         """
         with contextlib.suppress(OSError):  # `_stamps` reports the error.
             return stamp_in((self._folder / prefix.rpartition("/")[0]).stat())

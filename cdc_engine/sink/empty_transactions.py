@@ -17,9 +17,9 @@ SKIPPED_TRANSACTIONS_MAX = 8192
 
 @dataclasses.dataclass(frozen=True)
 class Thinning:
-    """What `after` must know about earlier blocks to decide about the next block. `last_time_us` and `file` are the commit time and the
-    binlog file of the last empty transaction that went to the store, or 0 and "". `skipped` is how many empty transactions were skipped
-    after it.
+    """The state from which `after` decides whether an empty transaction goes to the store. `last_time_us` and `file` are the commit time
+    and the binlog file of the last empty transaction that went to the store, or 0 and "". `skipped` is how many empty transactions were
+    skipped after it.
     """
 
     last_time_us: int = 0

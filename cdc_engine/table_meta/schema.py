@@ -165,8 +165,8 @@ class TableSchema:
         return {name: comment for name, comment in found.items() if comment}
 
     def with_comments(self, comments: Mapping[str, str]) -> TableSchema:
-        """Returns the schema with the given comments, by column, and the table's comment under "". A schema from a table map has no
-        comments of its own.
+        """Returns the schema with other comments. `comments` has the comment of each column by its name, and the table's comment under "".
+        A schema from a table map has no comments of its own.
         """
         columns = tuple(dataclasses.replace(each, comment=comments.get(each.name, "")) for each in self.columns)
         return dataclasses.replace(self, columns=columns, comment=comments.get("", ""))

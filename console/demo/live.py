@@ -42,8 +42,8 @@ def take(
     engine: DestinationStatus,
     transactions: int,
 ) -> Picture:
-    """Returns the current state of the demo. Counting the rows in MySQL and in the lake takes a few milliseconds per table while the shop
-    is small.
+    """Returns the current state of the demo. Counting the rows in MySQL and in the lake takes a few milliseconds per table while the tables
+    are small.
     """
     rows = {}
     with contextlib.closing(connection.cursor()) as cursor:

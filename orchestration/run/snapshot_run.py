@@ -271,7 +271,7 @@ def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[
 
 def _published_together(published: Sequence[tuple[SnapshotRecord, PublishOutcome]]) -> dict[str, dg.MetadataValue[Any]]:
     """Returns the metadata of a materialization of an asset that several tables share: sums over the tables, and a line for each table.
-    Each sum has the same name as the value of a single table.
+    Each sum has the same name as the value of a single table in `_published`.
     """
     lines = [
         f"| {code(record.name)} | {record.rows} | {outcome.delta_version} | {outcome.way} |"

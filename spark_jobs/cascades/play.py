@@ -170,7 +170,7 @@ class Play:
     - `applied` has, for each table, the order key up to which the lake has the table's changes.
     - `wanted` has the values for which rows were loaded.
     - `unreadable` are the tables whose rows cannot be read from the lake.
-    - `again_up_to` is the order key up to which an earlier attempt may have merged tables. The images that it derived no longer exist.
+    - `again_up_to`: up to this order key, an earlier attempt may have merged tables with derived images that no longer exist.
     - `buffered` has the tables with a running snapshot, whose rows are unknown, and the order key up to which their changes are buffered.
 
     `run` sets the results. `missing` has the values whose rows must be loaded before the next replay. `derived` has the derived changes of
@@ -207,8 +207,8 @@ class Play:
         self.errors: dict[str, TableError] = {}
 
     def run(self, lake: Mapping[str, Iterable[CascadeRow]], changes: Iterable[Image | Event]) -> None:
-        """Replays the changes. `lake` has the rows of the lake, which may already contain changes of the batch. `changes` are in stream
-        order, and the image of a parent row precedes the event of that row.
+        """Replays the changes. `lake` has the rows of the lake. If an earlier attempt merged a table, its rows already contain changes of
+        the batch. `changes` are in stream order, and the image of a parent row precedes the event of that row.
         """
         for name, rows in lake.items():
             for row in rows:
@@ -462,8 +462,8 @@ def coarse_values(values: Values) -> Values:
 
 
 def coarse(value: Any) -> Any:
-    """Returns the same value for all values that a server may consider equal: it ignores case, accents, trailing blanks and ignorable
-    characters. Values that the server considers different may also give the same value.
+    """Converts a value so that all values that a server may consider equal give the same result. Ignores case, accents, trailing blanks and
+    ignorable characters. Values that the server considers different may also give the same result.
     """
     if isinstance(value, bytes):
         return value.rstrip(b"\0")

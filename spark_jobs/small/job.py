@@ -128,8 +128,8 @@ def _allow_new_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> Sequenc
 
 
 def _on_executors(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
-    """Runs the jobs in tasks and returns their answers by job number. If the executors cannot merge tables, each answer has only the
-    reason, as UNFIT.
+    """Runs the jobs in tasks and returns their answers by job number. If the executors cannot merge tables, each answer has only the reason
+    (UNFIT), and the caller merges the tables in the run's own process.
     """
     why = ""
     if session.shares_workers:
@@ -215,7 +215,9 @@ def prepare() -> None:
 def _merge_shares(
     batches: Iterator[Any], given: tuple[Sequence[Sequence[tuple[int, SmallJob]]], Mapping[str, str]]
 ) -> Iterator[Any]:
-    """Merges the tables of one task, and yields their answers. `given` has the jobs of each task, and the run's version of each package."""
+    """Merges the tables of one task, and yields their answers. `given` has the jobs of each task, and the run's version of each package. If
+    the executor has another version of a package, merges nothing, and each answer has only the reason (UNFIT).
+    """
     import pyarrow as pa  # noqa: PLC0415  the executor's pyarrow
 
     shares, packages = given

@@ -53,8 +53,8 @@ class CommittedInterval:
       changed after the changes of each key were folded.
     - `operation` is Delta's name of the operation, and `committed_at_us` is Delta's time of the commit.
     - `run` is the id of the Dagster run. `snapshot` is the id of a published snapshot.
-    - `kind` is the kind of the commit. A swap (`sluice lake swap`) replaces the table's rows by those of another Delta table, a past state.
-      `past_state` is the id of that Delta table.
+    - `kind` is the kind of the commit. A swap (`sluice lake swap`) replaces the table's rows by those of another Delta table, which
+      contains a past state of the table. `past_state` is the id of this other Delta table.
     - `backfill` is the id of a backfill or repair, or the path of the past state of a swap. `from_us` and `to_us` are the interval of a
       backfill or repair. For a repair, `from_us` is the time at which the rows were read.
     """
@@ -258,8 +258,8 @@ def is_another_try(commit: Mapping[str, Any], user_metadata: str) -> bool:
 
 
 def is_same_publication(commit: Mapping[str, Any], user_metadata: str) -> bool:
-    """Returns whether a commit in Delta's history published the same rows and changes as the publication with this metadata. Another run,
-    which was killed afterwards, may have made this commit.
+    """Returns whether a commit in Delta's history has already published the rows and changes of the publication with this metadata. If so,
+    the caller makes no second commit. A run that was killed after its commit may have made the first one.
     """
     theirs, ours = our_record(commit), our_record({"userMetadata": user_metadata})
     return "read" in theirs and all(theirs.get(name) == ours.get(name) for name in PUBLISHED)

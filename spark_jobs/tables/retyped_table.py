@@ -36,7 +36,7 @@ def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: Altera
     execute the plan (`alteration_steps`). One commit cannot execute the plan in these cases:
 
     - The plan does more than convert and add columns.
-    - Columns are mapped by name. A copy would keep the mapping, and the separate steps take no longer than a copy.
+    - The table has column mapping already. A copy would not remove the mapping, and the separate steps take no longer than a copy.
     - Constraints or generated columns would be lost.
     - A column has another type than the statement expects. The separate steps report this error.
     - A new column has a name that requires column mapping.

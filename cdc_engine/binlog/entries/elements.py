@@ -1,8 +1,8 @@
-"""Lists the entries that a consumer gets for a range of a block, in order. Called by the consumers' streams.
+"""Lists what a consumer gets of a range of a block, as elements in order. Each element becomes an entry. Called by the consumers' streams.
 
 An element is one of four things: the beginning or the end of a transaction, a row event that the consumer's filter keeps, or the SQL text
-(rows query) of a statement whose first row event is kept. The settings of a consumer can exclude the SQL texts, and most of the beginnings
-and ends.
+(rows query) of a statement. A SQL text is listed only if the statement's first row event is kept. The settings of a consumer can exclude
+the SQL texts, and most of the beginnings and ends.
 
 As in Canal, most transactions without kept events are omitted. A few of these transactions are listed, so that a client sees that the
 stream moves: the next one after five seconds by the source's clock, or after 8192 omitted transactions. If the beginning of a transaction

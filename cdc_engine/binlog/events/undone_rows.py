@@ -47,8 +47,8 @@ class UndoneRows:
         return not self.only_finds
 
     def forget_before(self, position: Position) -> None:
-        """Drops the intervals that end at or before `position`, which names a file. The reader continues after `position`, so it never
-        reads the row events in these intervals again.
+        """Drops the recorded undone row events whose interval ends at or before `position`. The reader continues after `position`, so it
+        never reads these row events again. `position` must name a file.
         """
         following = (position.epoch, file_number(position.file), position.offset)
         for (epoch, file), known in list(self._intervals.items()):

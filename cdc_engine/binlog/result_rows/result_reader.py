@@ -31,7 +31,9 @@ WIDER = 0xFC  # First byte of a length-encoded integer whose next two bytes are 
 
 
 class ServerRefusedError(Exception):
-    """The server sent an error instead of a result or of the rest of a result. `code`, `text`: the server's error number and message."""
+    """Raised if the server sends an error instead of a result, or in the middle of one. `code`, `text`: the server's error number and
+    message.
+    """
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(code, text)

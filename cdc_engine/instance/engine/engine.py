@@ -59,7 +59,7 @@ ENGINE_STATE_OF_PARSER = {STREAMING: EngineState.RUNNING, CONNECTING: EngineStat
 
 class Engine(Lifecycle[EngineParts, Consumers]):
     """The engine of one destination. All methods may be called from any thread. `on_status` receives the status once per second.
-    `watch_seconds` is the interval at which the source watch checks the stream.
+    `watch_seconds` is the interval at which a `SourceWatch` checks whether the stream still matches the source's binlog.
     """
 
     def __init__(
@@ -170,8 +170,9 @@ class Engine(Lifecycle[EngineParts, Consumers]):
         )
 
     def _began_elsewhere(self, start: DumpStart) -> None:
-        """If the stream continues on a server where binlog file names start again, saves the new epoch before the first block arrives. If
-        the stream then reads changes a second time, also stops the tables to which changes cannot be applied twice.
+        """Called with the start of the stream, before its first block arrives. If the start is in a new epoch, for example after a
+        failover, saves the epoch in the ledger. If the stream then also reads some changes a second time, stops the tables to which
+        changes cannot be applied twice.
         """
         parts, epoch = self._opened(), start.position.epoch
         if parts.meta.ledger.epoch < epoch:

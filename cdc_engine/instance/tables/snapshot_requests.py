@@ -99,8 +99,8 @@ def end_dropped(
     """Cancels the open snapshots of tables that were dropped, and removes their files. Does nothing if a run holds the run lock `lock`; a
     later tick tries again.
 
-    First calls `stop` for each snapshot. With the policy `drop_table: apply`, the deletion of the table's rows is among the buffered
-    changes, which are removed with the snapshot. So `stop` then stops the table, and a resume reads the deletion again.
+    First calls `stop` for each snapshot, which stops the table if the policy is `drop_table: apply`. With this policy, the deletion of the
+    table's rows is among the buffered changes, which are removed with the snapshot. A resume of the stopped table reads the deletion again.
     """
     if not lock.try_acquire():
         return

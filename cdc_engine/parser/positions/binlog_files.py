@@ -60,8 +60,8 @@ class ReadableFiles(Protocol):
     @property
     def nothing_purged(self) -> bool: ...
     def bound(self, epoch: int) -> Position | None:
-        """Returns the end of the last complete transaction, as a position in `epoch`, if the files may end within a transaction. Returns
-        None if the files always end with a complete transaction.
+        """Returns up to where a reader may use the files, as a position in `epoch`: the end of the last complete transaction. Returns None,
+        which means no limit, if the files always end with a complete transaction.
         """
 
     def created(self, file: str) -> int:

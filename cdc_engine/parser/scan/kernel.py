@@ -244,8 +244,8 @@ def _step(state: Int64s, end: int, length: int, event_type: int) -> bool:
 
 @nb.njit(inline="always")
 def _step_inside(state: Int64s, length: int) -> ScanStatus:
-    """Sets FILE_END for an event that is in a compressed event, and so has no offset in the file. FILE_END is the end of the compressed
-    event for the last event in it, and the beginning of the compressed event for all other events.
+    """Sets BEGAN and FILE_END for an event inside a compressed event, which has no offset of its own in the file. FILE_END is the end of
+    the compressed event if the event is the last one in it, and otherwise the beginning of the compressed event.
     """
     done = state[INNER_DONE] + length
     if done > state[INNER_SIZE]:
@@ -403,7 +403,7 @@ def _find(tables: Int64s, table_id: int) -> int:
 
 @kernel
 def _take_table_map(buffer: Bytes, state: Int64s, tables: Int64s, pool: Bytes, body_end: int) -> ScanStatus:
-    """Handles a table map that equals the last one with its table id. Returns HAND_OVER for other table maps, and in an XA transaction."""
+    """Handles a table map that repeats the last one with the same table id. Otherwise, or in an XA transaction, lets Python handle it."""
     body = state[EVENT] + HEADER_BYTES
     if body + 8 > body_end:
         return ScanStatus.BAD_BODY

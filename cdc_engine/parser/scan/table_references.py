@@ -2,8 +2,8 @@
 rows.
 
 The scan kernel itself handles the table maps that it knows. Most of the other table maps differ from a known one only in the table id,
-because a server assigns a new id each time it opens a table. So table maps are compared without the table id, and the schema history is
-asked only about table maps that are new since the last DDL statement.
+because a server assigns a new id each time it opens a table. So table maps are compared without the table id. The schema history is queried
+only for table maps that are new since the last DDL statement.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class TableReferences:
         self._stopped: set[tuple[str, str]] = set()
 
     def forget(self) -> None:
-        """Removes all known table maps after a schema change, so that the schema history is asked again about each table."""
+        """Removes all known table maps after a schema change, so that the schema history is queried again for each table."""
         self._by_map.clear()
 
     def reference(self, body: Bytes, position: Position) -> tuple[int, tuple[TableChange, ...]]:

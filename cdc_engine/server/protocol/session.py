@@ -49,8 +49,8 @@ class SessionConsumer(Protocol):
 
 
 class Served(Protocol):
-    """The methods of a destination that a session calls. All raise SluiceError. A client sends a fetch size with a get. The fetch size
-    counts entries if `counts_entries` is True, otherwise units of BYTES_A_UNIT bytes.
+    """The methods of a destination that a session calls. Their errors are SluiceErrors. A client sends a fetch size with a get. The fetch
+    size counts entries if `counts_entries` is True, otherwise units of BYTES_A_UNIT bytes.
     """
 
     @property

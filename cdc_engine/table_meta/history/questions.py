@@ -24,8 +24,8 @@ class Unknown(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question about a table, which must be answered before the effects of a DDL statement are known. If the question asks for a schema,
-    `reason` is the reason of the table's stop.
+    """A question about a table, which must be answered before the effects of a DDL statement are known. `reason` is set only for a question
+    about a SCHEMA: why the statement stops the table if no operator has given a schema.
     """
 
     what: Unknown

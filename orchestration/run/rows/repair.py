@@ -208,9 +208,9 @@ class _Repair:
         return Backfill(backfill_id=self._id, from_us=began, to_us=0, kind=REPAIR_KIND)
 
     def read(self, folder: Path) -> BackfillReading | None:
-        """Reads the rows of the differing keys from the source, and waits until the lake has all changes that these rows may include. Then
-        reads the stream's changes from the position that the lake had before the rows were read. Returns None if no rows were read, because
-        all tables are left out.
+        """Reads the rows of the differing keys from the source, and waits until the lake has all changes that these rows may include.
+        Afterwards reads the changes since the position that the lake had before the rows were read, because rows may have changed
+        meanwhile. Returns None if no rows were read, because all tables are left out.
         """
         from sluice.cdc_engine.instance.rows.interval import from_the_lake  # noqa: PLC0415
         from sluice.cdc_engine.instance.rows.rules import REPAIR_ADVICE, RequestedInterval  # noqa: PLC0415
