@@ -65,8 +65,8 @@ class UploadedFiles:
 
     def url_of(self, files: StoredFiles) -> str:
         """Returns the URL at which Spark reads the rows of a snapshot, or its buffered changes. Uploads local files if Spark cannot read
-        them directly. If `files` is an empty folder in an object store, writes the file EMPTY into it. Raises SparkJobError if the upload
-        fails.
+        them directly. If `files` is an empty folder in an object store, writes the file EMPTY into it, because an object store has no empty
+        folders. Raises SparkJobError if the upload fails.
         """
         if not files.url:
             files.folder.mkdir(parents=True, exist_ok=True)

@@ -217,8 +217,8 @@ def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> Non
     the engine's dump whenever the other replica connects, and the other replica's dump whenever the engine connects.
 
     A replica that also has the engine's uuid is an earlier dump of this engine, or the dump of the host that ran this engine before. The
-    engine's new dump replaces that dump, so this is not a clash. `displaced` tells that a replica has just ended the engine's dump. Then
-    every replica with the engine's server id is a clash, because such a replica is not an earlier dump.
+    engine's new dump replaces that dump, so this is not a clash. `displaced` tells whether a replica has just ended the engine's dump. If
+    so, every replica with the engine's server id is a clash, because such a replica is not an earlier dump.
     """
     if facts.variables.get("server_id") == str(source.replica_id):
         raise ReplicaClashError(

@@ -369,8 +369,8 @@ class Play:
                     self._refuse_child(event, cascade)
 
     def _refuse_child(self, event: Event, cascade: Cascade) -> None:
-        """Called if not all changes of the parent of `cascade` are known. A child with a running snapshot is read again. Any other child
-        gets an error, unless the parent has a running snapshot and the lake already has the event's changes of the child.
+        """Called if not all changes of the parent of `cascade` are known. The rows of a child with a running snapshot are read again. Any
+        other child gets an error, unless the parent has a running snapshot and the lake already has the event's changes of the child.
         """
         parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:

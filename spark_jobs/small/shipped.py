@@ -79,8 +79,8 @@ def _classes() -> dict[str, type]:
 
 
 def _written(argument: Any) -> bytes:
-    """Serializes the argument of a task. In place of a class of MODULES, the result has only the class's name, because `code_of` has
-    serialized the code of the class.
+    """Serializes the argument of a task. Of a class of MODULES, the result has only the name, because `code_of` has serialized the code of
+    the class.
     """
     from pyspark import cloudpickle  # noqa: PLC0415
 

@@ -22,9 +22,9 @@ class SparkOnDemand:
         self._defaults: tuple[str, ...] | None = None
 
     def begin(self, fence: Fence) -> None:
-        """Begins a publication. If a killed run may have left statements in Spark, opens the session, which ends these statements. A
-        statement of a killed run could replace a table that is published without Spark. Raises SparkUnavailableError if Spark does not
-        answer.
+        """Begins a publication. If a killed run may have left statements in Spark, opens the session, which ends these statements.
+        Otherwise such a statement could later replace a table that this run publishes without Spark. Raises SparkUnavailableError if Spark
+        does not answer.
         """
         self.fence = fence
         if self._session is not None:

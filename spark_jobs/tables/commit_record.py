@@ -249,8 +249,8 @@ def own_commit(commits: Iterable[Mapping[str, Any]], user_metadata: str) -> Mapp
 
 
 def is_another_try(commit: Mapping[str, Any], user_metadata: str) -> bool:
-    """Returns whether another attempt at the same merge made this commit: it is of the same ledger and source table as the metadata, and
-    has changes up to the same order key or a later one.
+    """Returns whether another attempt at the merge with the metadata `user_metadata` made this commit. This is the case if both name the
+    same ledger and source table, and the commit has changes up to the same order key or a later one.
     """
     theirs, ours = our_record(commit), our_record({"userMetadata": user_metadata})
     same = bool(ours) and all(theirs.get(name) == ours.get(name) for name in ("ledger", "table"))

@@ -130,7 +130,8 @@ def _one_byte(charset: str) -> tuple[Decode, Encode]:
 
 def _corrected(charset: str, *, lexed: bool) -> tuple[Decode, Encode]:
     """Returns the (decode, encode) functions of a charset. The functions use Python's codec, correct the characters that the server maps
-    differently, and add characters that Python lacks. With `lexed`, for the text of statements, the functions correct nothing.
+    differently, and add characters that Python lacks. With `lexed`, for the text of statements, the functions correct nothing, because the
+    table of `lexed_codec_of` corrects names and literals later.
     """
     base, differences = CODECS[charset]
     differences = {} if lexed else differences

@@ -187,8 +187,8 @@ def _path(subject: str) -> str:
 
 @contextlib.contextmanager
 def _limited(connected: socket.socket) -> Iterator[None]:
-    """Ends the request in the block after ANSWER_SECONDS_MAX. The socket's timeout is not enough, because it applies to each read: a server
-    that sends single bytes could delay the sender for long.
+    """Ends the request in the `with` block if it takes longer than ANSWER_SECONDS_MAX. The socket's timeout is not enough, because it
+    applies to each read: a registry that sends single bytes could delay the request for long.
     """
 
     def shut_down() -> None:

@@ -167,8 +167,8 @@ class SourceStream:
         """Returns the changes after a position as soon as there are any, or a reading without pieces if none arrive within
         `timeout_seconds`. If an error ended the stream, raises the error when the consumer has read all changes before the error.
 
-        Returns None if the position is not in this stream's window, or if the live stream has begun another epoch. The caller then opens
-        another own stream, whose positions have the live stream's new epoch.
+        Returns None if the position is not in this stream's window, or if the live stream has begun another epoch. In both cases, the
+        caller opens another stream for the consumer, whose positions have the live stream's current epoch.
         """
         if self._epoch() != self._live_epoch:
             return None

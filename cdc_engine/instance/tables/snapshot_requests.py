@@ -133,7 +133,7 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
 
 
 def canceled_stop(wanted: ResumeRequest | SnapshotRecord, position: Position, why: str) -> Callable[[Ledger], Ledger]:
-    """Returns a function that adds to a ledger the stop of a table whose snapshot is canceled, at `position`. `why` is the reason in the
+    """Returns a function that stops a table in a ledger at `position`, because the table's snapshot is canceled. `why` is the reason in the
     snapshot's record.
     """
     reason = (

@@ -57,8 +57,9 @@ class BlockMaker:
         return self.files.file
 
     def use(self, buffer: Bytes) -> None:
-        """Sets the buffer that the kernel scans next. All row events of the current buffer must be in blocks already. If the
-        current buffer ends with a rows query event whose row events have not arrived yet, stores a copy of the rows query event.
+        """Sets the buffer that the kernel scans next. All row events of the current buffer must be in blocks already. If the current buffer
+        ends with a rows query event whose row events have not arrived yet, stores a copy of the rows query event for the block that gets
+        these row events.
         """
         state = self.memory.state
         begin = int(state[at.QUERY_AT])

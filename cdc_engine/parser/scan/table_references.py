@@ -101,8 +101,8 @@ class TableReferences:
 
 
 def _stopped_before(version: TableVersion) -> TableStoppedError:
-    """Returns the error for a table that stays stopped. The `TableReferences` has reported its stop already, and the lake lacks its rows
-    since then. So the table stays stopped although the schema history now has the version `version`, with which its rows can be decoded.
+    """Returns the error for a table whose stop the `TableReferences` has already reported. The lake lacks the table's rows since the stop.
+    So the table stays stopped although the schema history now has `version`, with which its rows can be decoded.
     """
     stopped = dataclasses.replace(version, stopped=True)
     return TableStoppedError(

@@ -268,7 +268,8 @@ class Window:
 
     def _found(self, position: WindowPosition) -> tuple[WindowCount, bool] | None:
         """Returns the point (`WindowCount`) from which a reader at `position` continues, and whether `position` is inside a transaction
-        that the stream has since replaced by another one. Returns None if `position` is not in the window.
+        that the stream has since replaced by another one. If so, the reader continues at the beginning of the other transaction. Returns
+        None if `position` is not in the window.
         """
         key = key_of(position.position)
         ended = self._base_count if key == self._base_key else transaction_at(self._blocks, key)

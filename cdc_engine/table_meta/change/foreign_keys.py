@@ -68,8 +68,8 @@ def of_altered(
     `after` still has the old foreign keys. `renamed` tells whether the statement gives the table another name. Returns () if the table's
     engine does not support foreign keys.
 
-    If MariaDB copies the rows for a statement that also renames the table, it loses the foreign keys that the table had. The binlog does
-    not tell whether it copied the rows, so these foreign keys get a `doubt`. Foreign keys that change no row get no `doubt`.
+    If MariaDB copies the rows for a statement that also renames the table, the table loses the foreign keys that it had before. The binlog
+    does not tell whether MariaDB copied the rows, so these foreign keys get a `doubt`. Foreign keys that change no row get no `doubt`.
     """
     if after.engine:
         return ()
