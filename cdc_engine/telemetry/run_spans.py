@@ -1,4 +1,5 @@
-"""Records the spans of a run in a file in the folder of the staged batch. The engine sends the spans when it settles the batch.
+"""Records the spans of a run in a file in the folder of the staged batch. When the engine settles the batch, it queues the spans, and a
+thread sends them.
 
 The run does not send its spans itself, because a collector that does not answer would delay the end of the run and the ack of the batch.
 """

@@ -165,7 +165,7 @@ def test_ddl_a_table_map_that_fits_nothing_known_is_answered_too(tmp_path: Path)
         ("CREATE TABLE orders (a SPINOR(3))", "cannot be read"),
         ("ALTER TABLE orders ADD a int", "one CREATE TABLE statement"),
         ("CREATE TABLE orders LIKE items", "one CREATE TABLE statement"),
-        ("CREATE TABLE items (a int)", "the statement creates items instead of the table"),
+        ("CREATE TABLE items (a int)", "the statement creates shop.items instead of the table"),
         ("CREATE TABLE orders (a text)", "DEFAULT CHARSET"),
     ],
 )
