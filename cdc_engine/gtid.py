@@ -145,7 +145,8 @@ class GtidSet:
 
     def around(self, source: str, number: int) -> SetText:
         """Returns the text of this set plus the transaction `number` of a source, divided so that a caller can insert the number. For the
-        source's next transactions, up to the number `SetText.last`, only this number changes in the text.
+        source's next transactions, up to the number `SetText.last`, only this number changes in the text, so the caller need not compute
+        the set again.
         """
         runs = self.runs.get(source, ())
         head = [run for run in runs if run[1] < number - 1]
@@ -257,7 +258,7 @@ class MariadbPosition:
 
     def contains(self, other: MariadbPosition) -> bool:
         """Returns whether this position contains all transactions of `other`. Compares only the sequence numbers of a domain, because they
-        grow over all servers that write to the domain (gtid_strict_mode).
+        rise over all servers that write to the domain (gtid_strict_mode).
         """
         return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
 

@@ -40,8 +40,8 @@ class Merged(Protocol):
         """Returns up to which position changes are merged into the lake, as a part of a sentence."""
 
     def halted(self) -> str:
-        """Returns why nothing is merged now, or "" if nothing prevents merges. If merges halt for some seconds, `wait` returns before its
-        `seconds` are over.
+        """Returns why nothing is merged now, or "" if nothing prevents merges. If `halted` returns a reason for GONE_SECONDS_MAX without a
+        break, `wait` returns False before its `seconds` are over.
         """
 
 

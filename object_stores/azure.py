@@ -1,5 +1,6 @@
 """Parses URLs and `storage_options` of Azure Blob Storage and Data Lake Storage. `files`, `options` and `sluice sql` use this module.
-deltalake accepts several names for one option, and most of these names also with the prefix `azure_storage_` or `azure_`.
+deltalake accepts several names for one option, and most of these names also with the prefix `azure_storage_` or `azure_`. This module gives
+each option one name (NAMES).
 """
 
 from __future__ import annotations

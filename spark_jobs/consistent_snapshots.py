@@ -122,8 +122,8 @@ def amend_newest(
 
     A table in `amended` is left out in three cases:
 
-    - The table has changes after the snapshot's order key (`AmendedTable.label`). These are changes of a batch that other tables lack. The
-      next batch's snapshot includes the table.
+    - The table has changes after the snapshot's order key (`AmendedTable.label`), and the snapshot's versions of other tables lack the
+      changes of the same batch. The next batch's snapshot includes the table.
     - A batch has published a snapshot since the correction. That snapshot already has the corrected version or a later one.
     - The newest snapshot already has the corrected version or a later one, and does not mark the table as stopped.
     """

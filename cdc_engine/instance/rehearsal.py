@@ -106,8 +106,8 @@ def recorded_events(data: bytes) -> Iterator[bytes]:
 def _staged_rows(
     events: list[bytes], folder: Path, events_max: int, tables: dict[str, TableVersion], *, rows_queries: bool
 ) -> int:
-    """Stages binlog events, adds the versions of their tables to `tables` by name, and returns the number of rows. With `rows_queries`, the
-    converted entries include the SQL text of statements.
+    """Stages binlog events, and converts them to a consumer's entries. Adds the versions of their tables to `tables` by name. Returns the
+    number of staged rows. With `rows_queries`, the entries include the SQL text of statements.
     """
     captured = TableFilter(r".*\..*", "")
     history = TableHistory(folder / "schema.jsonl", captured.keeps)

@@ -55,7 +55,8 @@ def store_of(
 
 def only_copy(config: DestinationConfig, source: Source, meta: MetaManager, directory: Path) -> str:
     """Returns why the source lacks the changes after the cursor, so that the stored events are their only copy. Returns an empty text if
-    the source has these changes, if conf/ names an archive, or if no events are stored. Raises SourceConnectionError.
+    the source has these changes, if conf/ names an archive, or if no events are stored. Raises SourceConnectionError if the source does not
+    answer.
     """
     cursor = meta.ledger.cursor
     if cursor is None or config.archive or not (directory / EVENTS_DIRECTORY).is_dir():

@@ -24,9 +24,9 @@ ENGINE = "engine"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """A report about one problem. `key` identifies the problem within its destination: the engine, a table, a consumer, or a message
-    without its numbers. `state` is a state of docs/reference/states.md, or TROUBLE for a problem without a state. `text` describes the
-    problem. `over` is True if the report says that the problem has ended.
+    """A report about one problem. `key` identifies the problem within its destination: the engine, a table, a consumer, or, for any other
+    problem, its message without numbers. `state` is a state of docs/reference/states.md, or TROUBLE for a problem without a state. `text`
+    describes the problem. `over` is True if the report says that the problem has ended.
     """
 
     destination: str

@@ -51,8 +51,9 @@ def is_uuid(column: Column) -> bool:
 
 
 def as_text(found: KeyColumn) -> KeyColumn:
-    """Returns a key column whose values are compared as printed text. The printed texts have a total order, which is all that chunks need.
-    But no index has this order, so the server searches bounds without an index.
+    """Returns a key column whose values are compared as printed text. Used for UUIDs if the server compares UUIDs in another order than it
+    sorts them. The printed texts have a total order, which is all that chunks need. But no index has this order, so the server searches
+    bounds without an index.
     """
     return dataclasses.replace(found, compared=found.printed)
 

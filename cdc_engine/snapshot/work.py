@@ -105,12 +105,12 @@ class SnapshotDependencies:
     - `run_lock`: returns the lock that merge runs hold.
     - `publish`: makes the lake table from the rows and buffered changes, and returns the order key that the rows got.
     - `say`: reports a line of text.
-    - `progress`: called after each chunk. `together`: a context that contains only calls of `progress`, for several tables. Their reports
-      can be stored in one transaction.
+    - `progress`: called after each chunk. `together`: opens a context for calls of `progress` for several tables, so that their reports can
+      be stored in one transaction.
     - `flush`: called after some tables were advanced. `say` and `progress` may collect their reports until `flush` is called. `close`:
       called at the end.
-    - `must_end`: returns why the run must end, or "" if it may continue. A run must end if conf/ has changed since its start, because it
-      could read rows that conf/ now excludes, and if another run now reads the rows.
+    - `must_end`: returns why the run must end, or "" if it may continue. The run must end if another run now reads the rows. It must also
+      end if conf/ has changed since its start, because it could read rows that conf/ now excludes.
     """
 
     records: SnapshotRecords

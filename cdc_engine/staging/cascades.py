@@ -53,8 +53,8 @@ Stop = Callable[[tuple[str, str], str, str], None]
 
 
 class RowPositions:
-    """Computes the sequence numbers of a table's rows, one record batch after another. A sequence number consists of the numbers of event,
-    row and image (`EVENT_BITS`). The rows of an event may continue in the next record batch.
+    """Computes the sequence numbers of a table's rows, one record batch after another. The numbers order the rows of all tables of a batch.
+    A number consists of the numbers of event, row and image (`EVENT_BITS`). The rows of an event may continue in the next record batch.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class RowPositions:
 
 class PositionFile:
     """Writes the sequence numbers of one table's staged rows to a file. The first `rows_before` rows of the table were staged before this
-    file was created, and get the sequence number 0.
+    file was created. They get the sequence number 0, because they precede all changes that foreign keys make.
     """
 
     def __init__(self, path: Path, *, rows_before: int) -> None:
@@ -183,8 +183,9 @@ class CascadeRecorder:
             self._record(part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced))
 
     def close(self) -> None:
-        """Closes the files. If a file cannot be completed because of an unexpected error, the child tables of its parent table stop. Raises
-        SluiceError and OSError. Call `close` before `set_off`, because `set_off` must not yield a parent table whose file is incomplete.
+        """Closes the files. Call `close` before `set_off`. If a file cannot be completed because of an unexpected error, the child tables
+        of the file's parent table stop, and `set_off` yields no entry for the file. Raises SluiceError, OSError and MemoryError, which
+        concern the whole batch.
         """
         for key, writer in tuple(self._writers.items()):
             try:
@@ -272,15 +273,17 @@ def _unexpected(version: TableVersion, error: Exception) -> TableStoppedError:
 
 
 def _acting(block: Block, chosen: Int64s) -> Any:
-    """Returns a mask of the events `chosen`, with True for each event that deletes or updates rows in a session with foreign key checks."""
+    """Returns a mask of the events `chosen`, with True for each event that deletes or updates rows in a session with foreign key checks.
+    Only such events make foreign keys change rows.
+    """
     flags = block.buffer[block.event_offset[chosen] + FLAGS_AT]
     return (block.event_kind[chosen] != RowEventKind.INSERT) & ((flags & NO_FOREIGN_KEY_CHECKS) == 0)
 
 
 def _may_remove(block: Block, chosen: Int64s, version: TableVersion, referenced: tuple[str, ...]) -> Any:
     """Returns a mask of the events `chosen`, with True for each event that may remove values to which foreign keys refer. An update whose
-    after images have no referenced column (binlog_row_image MINIMAL) removes no such value. In a table with more than SHORT_COUNT_MAX
-    columns, every event counts as removing such values.
+    after images have no referenced column (binlog_row_image MINIMAL) removes no such value. For a table with more than SHORT_COUNT_MAX
+    columns, the bitmaps of an event are not read, and every event counts as removing such values.
     """
     count = len(version.columns)
     if count > SHORT_COUNT_MAX:

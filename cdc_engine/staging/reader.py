@@ -24,8 +24,8 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def is_whole(directory: Path) -> bool:
-    """Returns whether a run can merge the staged batch: the manifest exists, and all files in it exist with the sizes that the manifest
-    names.
+    """Returns whether a run can merge the staged batch: the manifest exists, all files in it exist, and no file has another size than the
+    manifest states.
     """
     try:
         manifest = read_manifest(directory)
@@ -35,9 +35,9 @@ def is_whole(directory: Path) -> bool:
 
 
 def has_all(manifest: Manifest, size_bytes: Callable[[str], int]) -> bool:
-    """Returns whether the files in the manifest exist. The files with rows and the quarantine must have the sizes in the manifest. The
-    files of change logs and the files for cascades may have any size. `size_bytes` returns the size of a file, or -1 if the file does not
-    exist.
+    """Returns whether all files in the manifest exist, and have the sizes that the manifest states. The manifest states sizes only for the
+    files with rows and for the quarantine, not for the files of change logs and of cascades. `size_bytes` returns the size of a file, or -1
+    if the file does not exist.
     """
     changes = [segment for table in manifest.tables for segment in table.changes]
     sizes = {segment.file.name: segment.size_bytes for segment in changes}

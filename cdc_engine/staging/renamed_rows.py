@@ -19,8 +19,9 @@ def refuse_renamed(change: TableChange, rules: StagingRules, begin: int) -> None
     """Raises TableStoppedError if the lake cannot follow the rename of a column (`refuse_columns`) or of a table (`refuse_rows`). `begin`
     is the order key at which the batch begins.
 
-    Does nothing if the lake has the change already, which happens if the stream is read again because another table was resumed. conf/ may
-    have changed since the first reading, so it may not show with which settings the lake's rows were written.
+    Does nothing if the lake has the change already, which happens if the stream is read again because another table was resumed. A check
+    could then be wrong: conf/ may have changed since the first reading, and no longer show with which settings the lake's rows were
+    written.
     """
     if change.order_key > rules.has_up_to(f"{change.database}.{change.table}"):
         refuse_columns(change, rules)

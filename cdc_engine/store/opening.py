@@ -84,8 +84,9 @@ class GoingOn:
 
 def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Position | None]) -> MemoryEventStore:
     """Opens the store that `plan` describes. A store of the kind "file" continues with the stored events if they are usable. `settled`
-    returns the ledger's cursor, or None if the ledger has no cursor yet. Raises StoreUnfitError, StoreDamagedError, StoreFullError or
-    SourceConnectionError.
+    returns the ledger's cursor, or None if the ledger has no cursor yet. Raises StoreUnfitError or StoreDamagedError if stored events are
+    still needed and cannot be used, and StoreFullError if a file cannot be written or removed. Raises SourceConnectionError if the source
+    must be queried and does not answer.
     """
     spill, events = plan.directory / SPILL_DIRECTORY, plan.log(going_on)
     if plan.kind == "file":
@@ -147,8 +148,8 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
 
 
 def another_file(there: Position, begin: Position) -> bool:
-    """Returns whether two positions with the same binlog file name are in different files, which is so if the files' creation times or
-    servers differ. An unknown creation time or server counts as equal.
+    """Returns whether two positions with the same binlog file name are in different files. The files are different if their creation times
+    or servers differ. An unknown creation time or server counts as equal.
     """
     created = there.file_created and begin.file_created and there.file_created != begin.file_created
     uuid = there.server_uuid and begin.server_uuid and there.server_uuid != begin.server_uuid

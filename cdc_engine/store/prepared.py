@@ -42,8 +42,9 @@ LOOKS_MAX = 10
 
 class PreparedFiles:
     """The prepared XA transactions of a destination's stream, in files (`ports.PreparedTransactions`). `acked` returns the earliest
-    position at which the stream may begin again, or None if this position is unknown. While it is unknown, no record of a committed
-    transaction is removed. `copies` are the copies for other hosts, if conf/ names an object store.
+    position at which the stream may begin again, or None if this position is unknown. The record of a committed transaction is removed only
+    if the commit is before this position, because the stream needs the record when it reads the commit again. `copies` are the copies for
+    other hosts, if conf/ names an object store.
 
     Raises StagingError if the directory cannot be read or has files that Sluice did not write, and NotSharedError if the object store
     does not answer.
@@ -205,7 +206,7 @@ class PreparedFiles:
 
 def forget_prepared(destination_dir: Path) -> None:
     """Removes all records of prepared transactions. Called when the stream continues after a gap, because the transactions may have ended
-    in the gap. Raises StagingError or NotSharedError.
+    in the gap. Raises StagingError if a record cannot be removed, and NotSharedError if the object store does not answer.
     """
     location = as_location(destination_dir)
     if location.is_apart:

@@ -180,8 +180,8 @@ def _newest_checks(connection: db.Connection, ids: Collection[int]) -> set[int]:
 
 
 def _seconds(moment: dt.datetime | None) -> float:
-    """Converts a time of Dagster's storage, which is UTC without a zone, to seconds since 1970. Returns 0 for None, so that such a row is
-    old.
+    """Converts a time of Dagster's storage, which is UTC without a zone, to seconds since 1970. Returns 0 for None, so that a row without a
+    time counts as old.
     """
     return float(calendar.timegm(moment.utctimetuple())) if moment is not None else 0.0
 

@@ -204,8 +204,8 @@ def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str
 def _one(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
-    """Maintains the current-state table of one table. Takes the run lock if the Delta table needs work. If only the table's record
-    (`LakeTables`) has an older version than the Delta table, takes the run lock only if no other run holds it.
+    """Maintains the current-state table of one table. Takes the run lock if the Delta table needs work. If it needs no work, but the
+    table's record (`LakeTables`) has an older version, takes the run lock to update the record, unless another run holds the lock.
 
     Returns what was done. If nothing was done, the only entry says why. Returns [] if there is no Delta table. Raises TableError,
     SparkUnavailableError or MergeFailedError.

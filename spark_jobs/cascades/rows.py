@@ -257,7 +257,7 @@ def _select(
 
 def _coarse_sql(column: str, type_name: str) -> str:
     """Returns SQL for the coarse form of a column's values (`play.coarse`). Values that the server may consider equal have the same coarse
-    form. For strings, the SQL agrees with `play.coarse` only if all characters are printable ASCII characters.
+    form. The SQL may be wrong for strings with other characters than printable ASCII, so `_select` selects all rows with such strings.
     """
     if type_name == "string":
         return f"lower(rtrim({column}))"

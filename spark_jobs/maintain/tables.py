@@ -386,7 +386,7 @@ def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: fl
 
 def _keep(table: MaintainedTable, delta: DeltaTable, since: int) -> None:
     """Syncs the commits after the version `since` to disk, then stores the table's record. If another program has removed a column that the
-    source may still have, keeps the older record, so that the next merge notices that. Raises TableError if the sync fails.
+    source may still have, keeps the older record, so that the next merge notices the removal. Raises TableError if the sync fails.
     """
     now, before = delta.snapshot, table.records.get(table.name)
     try:
@@ -418,12 +418,12 @@ def _record(table: MaintainedTable) -> str:
 def newest_snapshot_age_hours(
     path: str, storage_options: Mapping[str, str] | None = None, names: Collection[str] | None = None
 ) -> float | None:
-    """Returns the age in hours of the oldest table version that the newest consistent snapshot needs. Returns None if there is no snapshot.
-    If `names` is given, considers only these tables. Raises TableError if the table of snapshots cannot be read.
+    """Returns for how many hours VACUUM must keep files that left their tables, so that the newest consistent snapshot can be read. Returns
+    None if there is no snapshot. Considers only the tables `names`, if given. Raises TableError if the table of snapshots cannot be read.
 
-    A snapshot has several rows if it was published again after tables were corrected. The age is counted from the oldest row, because most
-    tables are still at the versions of this row. If a table was already at a newer version when the oldest row was published, the age is
-    counted from the first commit after the version in the snapshot.
+    The hours are counted from the earliest of these times: the first publication of the snapshot, and for each table, the first commit
+    after the table's version in the snapshot. If the snapshot was published again after tables were corrected, the first publication
+    counts, because most tables are still at its versions.
     """
     options = dict(storage_options or {}) or None
     try:

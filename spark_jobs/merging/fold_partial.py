@@ -122,7 +122,8 @@ def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) ->
 
 def _from_origins(states: str, segment: ChangesSegment, target: str, reach: str) -> str:
     """Returns the SELECT that completes `states`, the last image of each key. If the key of a row changed and its images lack columns, the
-    values of these columns come from the lake's row with the old key. If the lake has no such row, the row stays incomplete.
+    values of these columns come from the lake's row with the old key. If the lake has no such row, the columns stay without values, and the
+    MERGE fails unless the image is a delete (`merge_sql`).
     """
     met = " AND ".join(f"o.{sql_text.identifier(name)} <=> f.{STORED}{index}" for index, name in enumerate(segment.key))
     values = [f"f.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME, MOVED)]

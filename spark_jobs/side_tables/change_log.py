@@ -56,7 +56,7 @@ def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bo
 def append_event(
     table: SideTable, operation: str, position: tuple[int, int], record: Mapping[str, Any], user_metadata: str
 ) -> bool:
-    """Appends a row about an event that is in no segment: a snapshot (READ), or a gap in the log (GAP). `position` is the
+    """Appends a row about an event that is in no segment of a batch: a snapshot (READ), or a gap in the log (GAP). `position` is the
     event's order key and its commit time in µs. `table` has a separate app id for such events. Returns False if a commit with this app id
     already has this order key.
     """

@@ -34,8 +34,9 @@ def is_due(table: SideTable) -> bool:
 
 
 def announce(table: SideTable, user_metadata: str) -> None:
-    """Announces a write of the current-state table by a commit in the history, and syncs this commit to disk. Does nothing if there is no
-    history, or if an announced write has not been confirmed yet.
+    """Announces a write of the current-state table by a commit in the history, and syncs this commit to disk. If the run then crashes, the
+    next batch or repair compares the history with the current-state table. Does nothing if there is no history, or if an earlier announced
+    write has not been confirmed yet.
     """
     if table.log is not None and not is_due(table):
         began = time.time()
@@ -44,8 +45,8 @@ def announce(table: SideTable, user_metadata: str) -> None:
 
 
 def settle(table: SideTable, user_metadata: str) -> None:
-    """Confirms the announced writes by a commit in the history. Called after the history was compared with the current-state table. Does
-    nothing if every write that `announce` announced is confirmed.
+    """Confirms the announced writes by a commit in the history, so that no later run compares the history with the current-state table
+    again. Called after this comparison. Does nothing if every announced write (`announce`) is confirmed.
     """
     if is_due(table):
         table.aside(CONFIRMED).mark(table.aside(WRITES).applied, user_metadata)

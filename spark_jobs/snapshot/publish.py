@@ -276,8 +276,8 @@ def _show(session: LakeSession, given: Publication) -> bool:
 def _publish_alone(
     spark: SparkOnDemand, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords
 ) -> PublishedSnapshot:
-    """Publishes a table without a current-state table: appends the rows that were read to its change log, and makes the open versions of
-    its history equal to these rows with the buffered changes.
+    """Publishes a table without a current-state table. Appends the rows that were read to its change log. Makes the open versions of its
+    history, which are the versions that are valid now, equal to these rows with the buffered changes.
     """
     started, owner, position, record = time.monotonic(), given.owner, (label, given.read_at_us), given.record(label)
     found = list[SideTable]()

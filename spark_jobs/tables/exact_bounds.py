@@ -85,8 +85,8 @@ def may_be_rounded(table: DeltaTable) -> bool:
 
 
 def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the files of a table whose bounds deltalake may have rounded, as paths in the log. `name` is the "database.table" for
-    errors. `log` is the table, opened with deltalake.
+    """Returns the files of a table whose bounds (minimum or maximum of a column) deltalake may have rounded, as paths in the log. `name` is
+    the "database.table" for errors. `log` is the table, opened with deltalake.
 
     Reads only footers, and only those of files that have a bound with more than DIGITS_MAX digits. Raises TableError if a file cannot be
     read.

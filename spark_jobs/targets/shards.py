@@ -190,8 +190,8 @@ def back_again(shard: Shard, properties: Mapping[str, str], segment: SchemaSegme
 
 
 def refuse_alterations(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError if the source table of a shard was renamed, or if an alteration would change columns of other shards. The policies
-    that conf/ may set for a shard allow no such alteration.
+    """Raises TableError if the source table of a shard was renamed, or if an alteration would change columns of other shards. The schema
+    policies of a shard already exclude such an alteration, so this is a second check.
     """
     if segment.renamed_from:
         why = (

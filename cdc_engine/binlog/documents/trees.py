@@ -92,7 +92,7 @@ def tree(
 @kernel
 def linked(buffer: Bytes, nodes: Int64s, node: Integer, stack: Int64s, depth: Integer) -> bool:
     """Makes the node the last child of the open container at `depth`. Returns False if the container is an object and the node's key is not
-    greater than the key of the child before it. A server always writes keys in ascending order.
+    greater than the key of the child before it. No server writes such a document, because servers write keys in ascending order.
     """
     last = stack[depth, LAST]
     if stack[depth, KEY_BYTES]:

@@ -91,8 +91,8 @@ def _mix(block: Bytes, state: Words, schedule: Words, rounds: Words) -> None:
 def _digests(
     data: Bytes, offsets: Int64s, null: npt.NDArray[np.bool_], salt: Bytes, first: Words, rounds: Words, digits: Bytes, out: Bytes
 ) -> None:  # fmt: skip
-    """Writes the digest of each value that is not NULL to `out`, back to back. `first`: SHA-256's initial state. `digits`: the characters
-    of hexadecimal digits.
+    """Hashes each value that is not NULL, with `salt` before it, and writes the digests to `out`, back to back. `first`, `rounds`: the
+    initial state and the round constants of SHA-256. `digits`: the characters of hexadecimal digits.
     """
     block, schedule, state = np.empty(BLOCK_BYTES, np.uint8), np.empty(64, np.uint32), np.empty(8, np.uint32)
     written = np.int64(0)

@@ -71,9 +71,7 @@ def protobuf_schemas(
 
 
 def rows_of(schema: ProtobufSchema) -> ProtobufMessage:
-    """Returns the message of a schema whose fields are the table's columns: `Value` or `Key`. Raises ValueError if the schema has no such
-    message.
-    """
+    """Returns the message, `Value` or `Key`, whose fields are the table's columns. Raises ValueError if the schema has no such message."""
     found = next((each for each in schema.messages if each.name in ROWS), None)
     if found is None:
         raise ValueError("the schema has no message Value or Key")

@@ -127,8 +127,9 @@ def _is_later(committed: StreamPosition, acked: StreamPosition) -> bool:
 
 
 def _position_of(record: dict[str, Any], counting: Counting) -> StreamPosition:
-    """Returns the position in a broker's record. If conf/ now captures other tables, the record's number of row events no longer fits:
-    returns the position before the transaction that was partly sent, so that the transaction's first messages are sent again.
+    """Returns the position in a broker's record. If conf/ captured other tables when the record was written, the record's number of row
+    events does not fit any more. In this case, returns the position before the transaction that was partly sent, so that the transaction's
+    first messages are sent again.
     """
     position = Position.from_json(record["position"])
     if "events" in record and record["tables"] != zlib.crc32(counting.tables.encode()):

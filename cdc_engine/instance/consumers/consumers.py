@@ -40,7 +40,8 @@ NO_FORMS = Forms()
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerStreams:
     """The streams that the consumers of a destination read: the window `live`, or the consumer's own stream that `open_own` opens if the
-    window does not have the consumer's position. `held_up` returns whether the live stream waits for space in the store.
+    window does not have the consumer's position. While `held_up` returns True, the live stream waits for space in the store, and the window
+    gets no further changes.
     """
 
     live: Window
@@ -66,8 +67,8 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
     """The consumers of a destination. The destination's filter `server_filter` applies in addition to a consumer's own filter. `wants`
     returns the function that selects statements for a consumer.
 
-    `brokers` has the name and the filter of each broker, by consumer number. The constructor subscribes the brokers, before the stream is
-    read, so a new broker gets the stream from its start.
+    `brokers` has the name and the filter of each broker, by consumer number. The constructor subscribes the brokers before the stream is
+    read, so a new broker gets all changes from the start of the stream.
     """
 
     def __init__(

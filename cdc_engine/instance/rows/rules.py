@@ -216,8 +216,8 @@ def check_source(destination: str, cursor: Position | None, server_uuid: str) ->
 
 
 def check_reaches(request: RequestedInterval, read_to: Position, lake: Position) -> None:
-    """Raises ActRefusedError if the requested archive ends (`read_to`) before the lake's position `lake`, because the changes after the
-    archive's end would then be missing. A request that builds a past state is accepted.
+    """Raises ActRefusedError if the requested archive ends (`read_to`) before the lake's position `lake`, because the corrected rows would
+    then lack the changes after the archive's end. Accepts a request that builds a past state, which is a separate table.
     """
     if request.archive and not request.past and read_to.order_key < lake.order_key:
         raise ActRefusedError(

@@ -22,8 +22,9 @@ FILE = "transforms.json"
 
 
 def note_transforms(policies: Mapping[str, ValuePolicy], directory: Path) -> None:
-    """Stores digests of the engine's row rules that have a transform or a salt. If no rules have a transform or a salt, removes the record.
-    The digests do not reveal the salts. Raises MetaError if the record store does not answer.
+    """Stores digests of the engine's row rules that have a transform or a salt, so that other processes can compare their rules with them
+    (`refuse_other_functions`). If no rules have a transform or a salt, removes the record. The digests do not reveal the salts. Raises
+    MetaError if the record store does not answer.
     """
     found = _digests(policies)
     records = record_store(directory)

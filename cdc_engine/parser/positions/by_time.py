@@ -38,9 +38,10 @@ def start_by_time(
     source: Source, changed: Changed, cursor: Position, facts: ServerFacts, epochs: Epochs, *, back_seconds: int
 ) -> DumpStart | Lost:
     """Returns where the stream starts on the server that `facts` describes, in a new epoch: `back_seconds` before the cursor's commit time.
+    Returns `Lost` with the reason if the stream cannot start there.
 
-    `changed(statement, mariadb)` returns the captured table that a statement may have changed, or "". Raises SourceConnectionError, and
-    BinlogFormatError if the binlog cannot be parsed.
+    `changed(statement, mariadb)` returns the captured table that a statement may have changed, or "". Raises SourceConnectionError if the
+    server does not answer, and BinlogFormatError if the binlog cannot be parsed.
     """
     if not cursor.time_us:
         return Lost(

@@ -1,6 +1,7 @@
-"""Reads the DDL statements of an interval of the stream, from a position to the current end or to another position. Rows are not decoded.
+"""Reads the DDL statements between a position and another position, or the current end of the binlog. Does not decode rows.
 
-`instance` calls this module when an engine starts, and for a consumer's own stream.
+`instance` calls this module in two cases. When an engine starts, the statements show what has changed in the schemas since the start
+position. When a consumer's own stream begins, the statements complete the schema history up to the stream's start.
 """
 
 from __future__ import annotations

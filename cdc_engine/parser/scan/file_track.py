@@ -32,9 +32,9 @@ class FileTrack:
         self.file = file
 
     def described(self, created: int) -> bool:
-        """Handles a FORMAT_DESCRIPTION event with the creation time `created` (0 if the event has no creation time). Returns whether the
-        event begins a new file, and does not repeat the description of the current file. Raises FilesRenumberedError or PositionLostError
-        if the current file has another creation time.
+        """Handles a FORMAT_DESCRIPTION event with the creation time `created` (0 if the event has no creation time). Returns True if the
+        event begins a new file, and False if it repeats the description of the current file. Raises FilesRenumberedError or
+        PositionLostError if the current file has another creation time.
         """
         if self.created and created and created != self.created:
             raise self._refuse(

@@ -111,8 +111,8 @@ class Scanner:
 
     @property
     def position(self) -> Position:
-        """The position after the last scanned event. The executed set of the position has only the transactions that are in blocks, and is
-        empty while the set is unknown.
+        """The position after the last scanned event. The executed set of the position lacks transactions that were scanned and are not in a
+        block yet. It is empty while the set is unknown.
         """
         return self._maker.position()
 

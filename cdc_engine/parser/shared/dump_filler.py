@@ -40,8 +40,8 @@ class DumpFiller:
         return self._walk.answer
 
     def space(self, seconds: float) -> memoryview | None:
-        """Returns buffer space for the next bytes. Returns None if the window stays full for `seconds`, because even the fastest reader
-        has not finished the oldest buffer.
+        """Returns buffer space for the next bytes. Returns None if the window stays full for `seconds`. A full window gets space only when
+        the fastest reader has passed the oldest buffer.
         """
         if len(self._buffer) - self._end < self._room_bytes_min:
             if not self._window.make_room(seconds):

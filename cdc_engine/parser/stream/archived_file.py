@@ -96,8 +96,8 @@ def following_file(file: str) -> str:
 
 
 def require_whole_file(stream: IO[bytes], file: str, facts: ServerFacts, *, proven: bool) -> None:
-    """Reads a whole file and verifies its checksums and its end. With `proven`, the last event is not checked, because GTIDs will show
-    whether the end is missing.
+    """Reads a whole file and verifies its checksums and its end. With `proven`, does not check whether the last event closes the file,
+    because GTIDs in the next file will show whether transactions are missing.
 
     Raises PositionLostError if the file is not a binlog file, belongs to another server or is not closed. Raises BinlogFormatError if an
     event is damaged or truncated.
@@ -133,7 +133,7 @@ def file_blocks(
     previous_checksum: bool,
     may_be_truncated: bool = False,
 ) -> Generator[Block, None, bytes]:
-    """Yields the blocks of a file from the offset `begin` on. Returns the last bytes of the file.
+    """Yields the blocks of a file from the offset `begin` on. Returns the last bytes of the file, for `is_closed`.
 
     `stream` must be positioned after the header. `previous_checksum` tells whether the events of the previous file have checksums. With
     `may_be_truncated`, the file may end within an event.
@@ -158,8 +158,8 @@ def _ended(blocks: Generator[Block, None, bytes]) -> bytes:
 
 
 def rotate_to(file: str, *, checksum: bool) -> bytes:
-    """Returns the ROTATE event with which a server announces a file in a dump. Binlog files do not contain this event. With `checksum`, the
-    event ends with a checksum.
+    """Returns the ROTATE event with which a server announces a file in a dump. Binlog files do not contain this event, so `file_blocks`
+    passes it to the scanner before the events of a file. With `checksum`, the event ends with a checksum.
     """
     body = struct.pack("<Q", FIRST_OFFSET) + file.encode()
     length = types.HEADER_BYTES + len(body) + (types.CHECKSUM_BYTES if checksum else 0)
@@ -196,7 +196,7 @@ def _streamed(
     scanner: Scanner, stream: IO[bytes], file: str, *, may_be_truncated: bool = False
 ) -> Generator[Block, None, bytes]:
     """Yields the blocks from the stream's current offset to the end of a file, buffer by buffer. A buffer is larger than READ_BUFFER_BYTES
-    if an event does not fit into that many bytes. Returns the last bytes of the file.
+    if an event does not fit into that many bytes. Returns the last bytes of the file (at most LAST_BYTES), for `is_closed`.
 
     With `may_be_truncated`, the file may end within an event, because it was copied while the server wrote it.
     """

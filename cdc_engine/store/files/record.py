@@ -85,8 +85,8 @@ def read_head(at: Where, end: int) -> RecordHeader:
 
 
 def read_text(at: Where, head: RecordHeader) -> tuple[dict[str, Any], bytes]:
-    """Returns the parsed JSON of a record, and the bytes of the JSON text. Does not verify the checksum. Raises TornError if the text is
-    not JSON, and OSError if the file cannot be read.
+    """Returns the parsed JSON of a record, and the bytes of the JSON text. Does not verify the checksum, which `read_arrays` does. Raises
+    TornError if the text is not JSON, and OSError if the file cannot be read.
     """
     text = os.pread(at.descriptor, head.text_bytes, at.offset + HEAD.size)
     try:

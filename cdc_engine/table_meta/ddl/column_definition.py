@@ -30,8 +30,8 @@ class ColumnDefinition:
     """A parsed column definition.
 
     - `charset`: the column's own charset, or None if the charset of the table applies.
-    - `after`: the column after which this column is placed, or FIRST for the first place. With None, an added column comes last, and a
-      changed column stays where it is.
+    - `after`: the column after which this column is placed, or FIRST if this column comes first. With None, an added column comes last, and
+      a changed column stays where it is.
     - `says_null`: whether the definition contains NULL. A TIMESTAMP without NULL is NOT NULL if explicit_defaults_for_timestamp is off.
     - `literals`: converts the labels of an ENUM or SET, and the DEFAULT, to the column's charset.
     """

@@ -168,7 +168,7 @@ def _leaves_columns(statement: Statement) -> bool:
 
 def _created(statement: Statement) -> Iterator[TableName]:
     """Yields the names of the tables that exist only because of the statement: no table had such a name before. If an ALTER TABLE renames
-    the table to its own name, yields this name too.
+    the table to its own name, yields this name too, and `apply` removes it.
     """
     match statement:
         case CreateTable(if_not_exists=False, replaces=False):

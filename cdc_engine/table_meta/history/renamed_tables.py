@@ -23,7 +23,8 @@ def may_move_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool
     `origin` is known, neither table is stopped, and the lake has all rows of `origin`.
 
     Returns False for the copy of a table that a schema change tool made, unless the stream has the copy's CREATE TABLE. Without this
-    statement, the lake may lack rows of the copy. Also returns False for the rename with which such a tool puts the original table aside.
+    statement, the lake may lack rows of the copy. Also returns False for an original table that such a tool has renamed and replaced by the
+    copy.
     """
     there = context.state(origin)
     if not isinstance(there, TableSchema) or (is_copy(name, origin) and not there.from_create):

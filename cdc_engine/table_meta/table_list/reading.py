@@ -55,8 +55,8 @@ def list_store(location: LedgerLocation) -> RecordStore:
 
 
 def read_list(directory: Location) -> TableList:
-    """Returns the current list of captured tables. The list is empty before the first connection to the source. Raises MetaError if the
-    head or a record cannot be read.
+    """Returns the current list of captured tables. The list is empty before the first connection to the source. Raises MetaError if a
+    record of the list cannot be read.
     """
     location = as_location(directory)
     store = list_store(location)
@@ -82,8 +82,8 @@ def read_list(directory: Location) -> TableList:
 
 
 def read_table(directory: Location, name: str) -> ListedTable | None:
-    """Returns the table `name` ("database.table") of the list, or None if the list does not have the table. Reads at most the table's
-    record and the head. Raises MetaError if a record cannot be read.
+    """Returns the table `name` ("database.table") of the list, or None if the list does not have the table. Reads at most two records: the
+    list's head, which has the digest of the list, and the table's record. Raises MetaError if a record cannot be read.
     """
     location = as_location(directory)
     store = list_store(location)

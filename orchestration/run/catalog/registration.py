@@ -184,7 +184,8 @@ def _only_here(config: SluiceConfig, destination: str, gone: Iterable[CatalogTab
 def register_tables(
     config: SluiceConfig, destination: str, *, whole: bool = False, written: Mapping[str, Columns] = NO_COLUMNS
 ) -> Registered:
-    """Registers the Delta tables of a destination and their views, as conf/ says. Returns the record, which is empty without a catalog.
+    """Registers the Delta tables of a destination and their views, as conf/ says. Returns the record of what is registered. The record is
+    empty if conf/ has no catalog.
 
     If `whole`, looks up every table in the catalog, even if the record lists it. `written` has the columns of the tables that the run
     wrote, by path. Raises SluiceError or SparkJobError if the record or Spark cannot be used, and MergeFailedError if a secret cannot be

@@ -37,8 +37,8 @@ def backfill_of_run(
     config: SluiceConfig, destination: str, run: str, tables: tuple[str, ...], into: str = ""
 ) -> BackfillRequest:
     """Returns a request for a backfill that applies again what the run `run` merged into `tables`, or into any captured table if `tables`
-    is empty. `into` is passed on to the request. Raises ConfigurationError if a table is not captured, or if no log has a batch of the run.
-    Raises MergeFailedError if a log cannot be read.
+    is empty. `into` is passed on to the request. Raises ConfigurationError if a table is not captured, or if no Delta log has a batch of
+    the run. Raises MergeFailedError if a Delta log cannot be read.
     """
     captured = [each.name for each in read_tables(config.destination_dir(destination))]
     if unknown := sorted(set(tables) - set(captured)):

@@ -67,8 +67,9 @@ def _end(cursor: Cursor) -> tuple[str, int]:
 
 
 def _untouched(cursor: Cursor, file: str, offset: int, table: str, flavour: str) -> bool:
-    """Returns whether no statement after `file` and `offset` may affect the table. A statement may affect the table if its text contains
-    the table's name, unless the parsed statement changes no table. Returns False for more than EVENTS_BEHIND_MAX events.
+    """Returns whether the table is certainly unchanged since the position of `file` and `offset`. A later statement may change the table if
+    its text contains the table's name, unless the parsed statement changes no table. Returns False if more than EVENTS_BEHIND_MAX events
+    follow, because not all of them are read.
     """
     cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", (file, offset, EVENTS_BEHIND_MAX + 1))
     events = cursor.fetchall()
