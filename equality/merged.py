@@ -32,8 +32,8 @@ class Merged(Protocol):
         """Waits up to `seconds`. Returns whether the lake has all transactions up to the position `end`."""
 
     def order_key(self, end: BinlogEnd) -> int | None:
-        """Returns the order key of a position. Returns None if nothing is merged yet, or if the lake's order keys belong to the binlog
-        files of another server.
+        """Returns the order key of the position `end`. Returns None if nothing is merged yet, or if the lake's order keys belong to the
+        binlog files of another server.
         """
 
     def progress(self) -> str:

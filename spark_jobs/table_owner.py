@@ -305,8 +305,8 @@ def _removed_names(commit: Mapping[str, Any]) -> list[str]:
 
 
 def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:
-    """Returns whether another table is now at the path. A new id alone does not prove this. A commit of this owner that renames the
-    table or converts columns also changes the id, and its run may have ended before it stored the new record.
+    """Returns whether another table is now at the path. A new id alone does not prove this. A commit of this owner that renames the table
+    or converts columns also changes the id, and the run may have ended after this commit and before it stored the new id.
     """
     later = (commit for commit in found.commits if _version(commit) > record.version and not of_a_shard(commit))
     return found.table_id != record.table_id and not any(rewrites(each) and is_by(owner, each) for each in later)

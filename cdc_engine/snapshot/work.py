@@ -136,8 +136,9 @@ PASSING = (AccessDeniedError, SecretUnavailableError)
 
 
 def next_act(name: str, dependencies: SnapshotDependencies) -> tuple[SnapshotRecord | None, StepDecision]:
-    """Returns the record of a table's snapshot, and the next step: NOTHING, WAIT, BEGIN, READ or PUBLISH. Executes the steps AGAIN and
-    FAIL itself: restarts the snapshot, or records that it failed. If conf/ has changed, the next step is WAIT.
+    """Returns the record of a table's snapshot, and the next step: NOTHING, WAIT, BEGIN, READ or PUBLISH. Executes the steps AGAIN and FAIL
+    itself: restarts the snapshot, or records that it failed. If the run must end (`must_end`), for example because conf/ has changed, the
+    next step is WAIT.
     """
     while True:
         record = dependencies.records.get(name)

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainRequest:
     """The requested maintenance. `tables` are "database.table"; if empty, all tables in the lake are maintained. `force` rewrites files
-    even if the benefit is small. VACUUM removes files that left a table more than `retention_hours` ago. If it is None, conf/ sets the
-    time.
+    even if the benefit is small. VACUUM removes files that left a table more than `retention_hours` ago. If `retention_hours` is None,
+    conf/ sets the time.
     """
 
     destination: str

@@ -81,7 +81,7 @@ def brief(error: Exception) -> str:
 
 def tick_seconds(destinations: int) -> float:
     """Returns how many seconds a tick may take. This is almost the time between two ticks (TICK_SECONDS_MAX). If there are more
-    destinations than ticks that Dagster runs at once (SENSOR_WORKERS), it is proportionally less.
+    destinations than ticks that Dagster runs at once (SENSOR_WORKERS), the time is proportionally shorter.
     """
     return TICK_SECONDS_MAX * min(1.0, SENSOR_WORKERS / max(1, destinations))
 
@@ -104,7 +104,7 @@ class DestinationSensor:
       assets, because the definitions that the run builds may have no assets of tables.
     - `run_lock_held` returns whether a process holds the run lock or the drain lock of a destination's directory.
     - `tick_seconds` is how long a tick may take, unless it repeats its work while nothing is due (`idle_seconds`).
-    - `destinations` is the number of destinations in conf/.
+    - `destinations` is the number of destinations in conf/, from which `idle_seconds` computes how long a tick may repeat its work.
     - `lake` inspects the Delta tables between runs.
     - `drains` tells whether the destination's runs drain.
     - `open_run_endpoint` opens the RPC endpoint through which runs call the engine, for the destination's directory.

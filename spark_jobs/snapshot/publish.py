@@ -2,8 +2,8 @@
 module.
 
 The caller holds the run lock, and has checked that the stream has passed the position at which the last row was read. A run may be killed
-after this commit and before it records the commit. A repeated publication finds the commit, or creates the table again with the same
-changes or later ones.
+after this commit and before it records the commit. A repeated publication finds the commit, or creates the table again with at least the
+same changes.
 """
 
 from __future__ import annotations
@@ -201,8 +201,8 @@ class _Made:
 def _made(
     spark: SparkOnDemand, given: Publication, table: DeltaTable, label: int, storage_options: Mapping[str, str]
 ) -> _Made:
-    """Makes the commit of the publication, and refreshes `table`. If the newest commit is already the commit of this publication, a run
-    made it and was killed afterwards, so this function makes no commit. Raises LostCommitError if another program replaced the commit.
+    """Makes the commit of the publication, and refreshes `table`. Makes no commit if the newest commit is already the commit of this
+    publication, because a run made it and was killed afterwards. Raises LostCommitError if another program replaced the commit.
     """
     before = table.snapshot
     if before.exists and given.target.shard is None:

@@ -58,7 +58,7 @@ class BegunLives(NamedTuple):
 
     `births`: the number of the image that inserted the row (counted from 1 in the segment), or 0 if the lake had the row before the
     segment. `origins`: the index, in the `images` of the call, of an image with the key that the row had when its life began. If the lake
-    had the row, this is its key in the lake.
+    had the row, this key is the row's key in the lake.
     """
 
     births: Int64s

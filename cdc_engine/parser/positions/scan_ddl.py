@@ -45,8 +45,8 @@ def scan_ddl(
     - `captured`: returns whether a table is captured. `prepared` records the prepared XA transactions that change captured tables.
     - `given_up`: called for each block. If it returns True, the scan stops.
 
-    Raises PositionLostError if neither the server nor the archive has `begin`, InterruptedError if `given_up` stopped the scan,
-    SourceConnectionError, and BinlogFormatError if the binlog cannot be parsed.
+    Raises PositionLostError if neither the server nor the archive has `begin`, and InterruptedError if `given_up` stopped the scan. Raises
+    SourceConnectionError if the source does not answer, and BinlogFormatError if the binlog cannot be parsed.
     """
     prepared = prepared or UnwantedRows()
     connection = SourceConnection(source)

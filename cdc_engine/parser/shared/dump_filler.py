@@ -1,5 +1,5 @@
-"""Receives the bytes of a shared dump, which is one dump of a server that several parsers read. Puts the bytes into buffers, and tracks
-which position in the binlog they have reached. `stream`, which has the socket, calls this module.
+"""Receives the bytes of a shared dump, which is one dump of a server that several parsers read. Puts the bytes into buffers, and tracks the
+position in the binlog up to which bytes were received. `stream`, which has the socket, calls this module.
 """
 
 from __future__ import annotations

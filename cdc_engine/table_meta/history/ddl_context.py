@@ -51,7 +51,8 @@ class DdlContext:
     """The position of a statement, and the schema history before it. `key` is the order key directly before the statement. `position`,
     `text` (of the statement) and `destination` are used in messages.
 
-    `answers` has the answers to the questions that `effects` has asked so far: policies, approvals and operators' schemas.
+    `effects` does not read policies, approvals and operators' schemas itself, but asks its caller for each one that it needs. `answers` has
+    the caller's answers so far.
     """
 
     known: KnownSchemas

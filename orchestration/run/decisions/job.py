@@ -103,8 +103,8 @@ def problem_of(decision: Decision) -> str:
 
 
 def decide_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
-    """Returns the job for decisions. A run of the job carries out a repair itself. It records any other decision, and the running engine
-    executes the decision within seconds. With `act: show` or `act: plan_repair`, the run changes nothing.
+    """Returns the job for decisions. A run of the job carries out a repair itself. For any other decision, the run records the decision,
+    and the running engine executes it within seconds. With `act: show` or `act: plan_repair`, the run changes nothing.
     """
     names = set(settings.streams)
     config_class = with_destination(Decision, names)

@@ -81,8 +81,8 @@ def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: s
 
 
 def _between(commits: Sequence[CommittedInterval]) -> tuple[Position, Position] | None:
-    """Returns the first start and the last end of the commits. Returns None if a commit has no positions, or if they are of several
-    epochs.
+    """Returns the first start and the last end of the commits. Returns None if a commit has no positions, or if the positions are of
+    several epochs.
     """
     found = [record for each in commits for record in (each.start, each.end)]
     if not all({"epoch", "file", "offset"} <= record.keys() for record in found):
