@@ -107,8 +107,8 @@ class Alteration:
     """One change of a table by a DDL statement. `new_name` is the column's new name after a RENAME. For WIDEN and CONVERT, `old_type` and
     `new_type` are MySQL's types. For KEY, they are the old and the new columns of the key.
 
-    `plan` is what the lake does about the change (docs/architecture.md). `table_meta.policy` sets `plan` to what the operator's policy says
-    for this kind of change.
+    `plan` is what the lake does about the change (docs/architecture.md). `table_meta.change.policy` sets `plan` to what the operator's
+    policy says for this kind of change.
     """
 
     kind: AlterationKind

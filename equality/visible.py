@@ -1,5 +1,5 @@
-"""Waits until reads of the source show everything that the lake has. Without this wait, rows whose commit waits for a semi-sync replica
-would appear as different.
+"""Waits until reads of the source show everything that the lake has. Without this wait, the equality check would report rows as different
+if their commit waits for a semi-sync replica.
 
 A transaction is in the binlog, and so in the lake, before the storage engine commits the transaction. With semi-sync AFTER_SYNC, the commit
 waits until a replica acknowledges the transaction. Snapshots and repairs wait in the same way before they read rows.
@@ -36,7 +36,8 @@ class VisibleSource:
     say: Callable[[str], None] | None = None
 
     def wait(self, seconds: float) -> bool:
-        """Waits up to `seconds`. Returns whether a read that begins now shows everything that the lake had before this call.
+        """Waits up to `seconds`. Returns whether a read of the source that begins after the wait shows everything that the lake had before
+        this call.
 
         Also returns True if the answer cannot be determined: the server does not answer, the server's binlog was reset, or the destination
         reads the binlog of another server.

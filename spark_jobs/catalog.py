@@ -101,8 +101,8 @@ def register(
 
 
 def unregister(session: LakeSession, tables: Sequence[CatalogTable]) -> Mapping[Identifier, str]:
-    """Removes the registrations and views of these tables. Leaves an entry whose path is not the path of the table. Returns the reason for
-    each name that could not be removed. Raises SparkUnavailableError if Spark is not available.
+    """Removes the entries of these tables and views from the catalog. Leaves an entry if it has the name of a table or view but another
+    path. Returns the reason for each name that could not be removed. Raises SparkUnavailableError if Spark is not available.
     """
 
     def act(table: CatalogTable) -> None:

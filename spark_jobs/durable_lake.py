@@ -128,8 +128,8 @@ def commit_file(table: Path, version: int) -> Path:
 
 
 def _since(table: Path, newest: int, seconds: float) -> list[Path]:
-    """Returns the commits up to version `newest` that were made since the time `seconds`. Returns [] if `seconds` is 0. Checks the time
-    version by version, from the newest back, because listing a long log is slow.
+    """Returns the commits up to version `newest` that were made since the time `seconds` (seconds since 1970). Returns [] if `seconds` is
+    0. Checks the time version by version, from the newest back, because listing a long log is slow.
     """
     found: list[Path] = []
     for version in range(newest, -1, -1):
@@ -224,7 +224,7 @@ def _folders(file: Path, table: Path) -> Iterator[Path]:
 
 
 def link(file: Path, target: Path) -> bool:
-    """Creates a hard link `target` to a file, so that its content stays when the file is deleted. The file must never change. Copies the
+    """Creates a hard link `target` to a file that never changes, so that the content stays available when the file is deleted. Copies the
     file if a hard link is not possible. Returns whether `target` is a hard link. Does not sync. Raises OSError if the copy fails.
     """
     try:

@@ -88,8 +88,9 @@ def set_position(act: SetPosition) -> Position | None:
 
 
 def forget_buffered(directory: Path, position: Position) -> None:
-    """Restarts all open snapshots. Called before the cursor moves to `position`, if the stream may not have been read up to it. The
-    snapshots would then lack the changes between their last buffered change and `position`. Raises MetaError if a record cannot be written.
+    """Restarts all open snapshots. Called before the cursor moves to `position`, if the stream may not have been read up to `position`.
+    Without the restart, the snapshots would lack the changes between their last buffered change and `position`. Raises MetaError if a
+    record cannot be written.
     """
     records = SnapshotRecords(directory)
     for record in records.all():

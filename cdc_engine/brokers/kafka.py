@@ -195,10 +195,10 @@ class TransactionalPublisher:
     """A connection to Kafka with a `transactional.id` (implements `CommittingPublisher`). Each batch is one Kafka transaction, so readers
     get either the whole batch or nothing.
 
-    The transaction of `commit` also commits an offset of the consumer group `group_of(name)`, for the partition of the batch's last
-    message. The offset is the number of positions that were committed so far, and its metadata is the position of the batch's end. When a
-    producer starts, Kafka fences the older producer with the same `transactional.id`, and aborts the older producer's open transaction. So
-    the older producer cannot change the position after the new producer has read the position.
+    The committed position is stored as an offset of the consumer group `group_of(name)`. The transaction of `commit` commits this offset,
+    for the partition of the batch's last message. The offset is the number of positions that were committed so far, and its metadata is the
+    position of the batch's end. When a producer starts, Kafka fences the older producer with the same `transactional.id`, and aborts the
+    older producer's open transaction. So the older producer cannot change the position after the new producer has read the position.
     """
 
     def __init__(self, settings: Mapping[str, str]) -> None:

@@ -187,7 +187,7 @@ def _holder(location: LedgerLocation, name: str) -> Holder | None:
 @functools.cache
 def _watcher(location: LedgerLocation, name: str) -> LockWatcher:
     """Returns this process's only watcher of a lock. The watcher considers the lock's holder dead if the version of the lock's record has
-    not changed for the length of a session.
+    not changed for `session_seconds`.
     """
     return LockWatcher(record_store(location), name, location.session_seconds)
 

@@ -34,9 +34,9 @@ class Vitals:
     the last tick. `waiting` is True if the next attempt to merge is delayed. `failing` says how many runs in a row could not merge the
     batch, with the error message of the newest run. `unmoved_seconds` is the time for which the cursor has not moved while changes waited.
 
-    The fields `stream`, `retention`, `heartbeat`, `serving` and `lake` are sentences that other parts wrote: `stream` by the source watch,
-    `retention` about the source's binlog, `heartbeat` by the failover, `serving` about what prevents Canal clients from connecting, and
-    `lake` about the Delta tables.
+    The fields `stream`, `retention`, `heartbeat`, `serving` and `lake` are sentences about problems that other modules found, and are empty
+    if there is none. `stream` is about the stream from the source, and `retention` about the source's binlog. `heartbeat` says that the
+    source does not answer, `serving` what prevents Canal clients from connecting, and `lake` what is wrong with Delta tables.
     """
 
     destination: str

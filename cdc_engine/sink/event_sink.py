@@ -1,5 +1,5 @@
-"""Filters blocks and puts them into the store (`ports.BlockSink`). Removes row events of tables that are not captured, and skips most
-transactions that have no row events left.
+"""Filters blocks and puts them into the store (`ports.BlockSink`). Removes row events of tables that are not captured. Skips most
+transactions that have no row events left, because they would flood the store.
 
 The parser's thread calls `accept` and `idle`. While the store is full, `accept` waits in the store's `put`. So the parser reads nothing
 from the socket, and the source stops sending. `interrupt` ends the wait.
@@ -92,7 +92,7 @@ class OtherReaders(Protocol):
 
 
 class EventSink:
-    """Filters blocks and puts them into a store. Blocks in the store are not filtered again.
+    """Removes from blocks the row events that `table_filter` excludes, and puts the blocks into a store.
 
     - `table_filter`: the destination's table filter.
     - `others`: gets every filtered block, including the rows of tables that are stopped for the lake.
@@ -153,9 +153,9 @@ class EventSink:
             self._accept_empty(kept)
 
     def idle(self) -> None:
-        """Puts the last empty transaction into the store if it was skipped, so that an ack moves the cursor to the end of the stream.
-        Called when the source sends nothing, and before the parser changes from its own connection to a dump that several destinations
-        share.
+        """Puts the last transaction without captured rows into the store if it was skipped, so that an ack moves the cursor to the end of
+        the stream. Called when the source sends nothing, and before the parser changes from its own connection to a dump that several
+        destinations share.
         """
         if self._left_out is not None:
             self._put(self._left_out)

@@ -195,8 +195,8 @@ class _Group:
     @contextlib.contextmanager
     def _begun_again_unless_held(self, records: Sequence[SnapshotRecord]) -> Iterator[None]:
         """After an error in the body of the `with` statement, returns the tables to the state WANTED, so that their snapshots begin again.
-        This is necessary if the error is the loss of the run lock. Another run may then have merged changes that had to be buffered, or
-        buffered changes in files that the snapshots no longer use.
+        This is necessary if the error is the loss of the run lock. Meanwhile another run may have merged changes that had to be buffered,
+        or may have put buffered changes into files that the snapshots no longer use.
         """
         try:
             yield

@@ -22,7 +22,7 @@ from sluice.equality.values import TableResult
 class Before:
     """The state of a Delta table at the start of this run of the demo. With this state, the summary leaves out the changes of earlier runs
     of the demo. `version` is the Delta version. The changes in a change log cannot be counted by version, so for a change log, `changes`
-    has their numbers at the start. For any other table, `changes` is empty.
+    has the counts of its changes at the start. For any other table, `changes` is empty.
     """
 
     version: int
@@ -45,8 +45,8 @@ class TableSummary:
 
 @dataclasses.dataclass(frozen=True)
 class DemoSummary:
-    """The summary of a demo, which `--json` writes to a file. `freshness` has, for each marker row, the seconds from its commit in MySQL
-    until it was visible in the lake.
+    """The summary of a demo, which `--json` writes to a file. The traffic writes a marker row every two seconds. `freshness` has, for each
+    marker row, the seconds from its commit in MySQL until it was visible in the lake.
     """
 
     tables: Mapping[str, TableSummary]

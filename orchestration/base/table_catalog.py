@@ -78,8 +78,8 @@ def current_tables() -> Iterator[None]:
 
 
 def _copy_of(config: SluiceConfig, destination: str, before: Mapping[str, bytes]) -> bytes | None:
-    """Returns the content for the copy of a destination's list of tables, or None if there is no list yet. If the store of the list does
-    not answer, returns the previous copy, which is in `before`.
+    """Returns a destination's list of tables as JSON, for the copy that `current_tables` writes. Returns None if there is no list yet. If
+    the store of the list does not answer, returns the previous copy, which is in `before`.
     """
     try:
         found = reading.read_list(config.destination_dir(destination))

@@ -1,6 +1,6 @@
 """Decides when a batch whose runs failed is handed out again. Pure functions. `runs` finds the failures, and `tick` waits.
 
-The failures are counted from the run records of this batch and of earlier ones, not from events. After the first failure the batch is
+The failures are counted from Dagster's records of the runs of this batch and of earlier batches. After the first failure the batch is
 handed out at once, because the cause is usually a killed process. After the second failure the batch waits, and each further failure
 doubles the wait. Otherwise, a table that cannot be merged would fill the list of runs. While Spark does not answer, the waits stay short,
 because nothing tells the sensor when Spark is back.

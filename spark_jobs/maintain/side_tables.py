@@ -59,8 +59,8 @@ class MaintainedSideTable:
 
 
 def planned(given: MaintainedSideTable, *, wanted: bool = False) -> Maintained | None:
-    """Returns what `compact` would do, without doing it. Returns None if the table does not exist. Raises TableError if the table has
-    another owner or cannot be read.
+    """Returns what `compact` would do, without doing it. With `wanted` (an operator requested the maintenance), fewer small files are
+    enough. Returns None if the table does not exist. Raises TableError if the table has another owner or cannot be read.
     """
     return looked_at(given.table, wanted=wanted) if given.open().log is not None else None
 

@@ -319,8 +319,8 @@ def _segment(of: Read | ChangesSegment, path: Path, *, again: bool) -> ChangesSe
 
 
 def bounds_of(column: Any) -> tuple[Any, Any]:
-    """Returns the lowest and the highest value of a key column in the form of the manifest. Returns (None, None) for types other than
-    integers, strings, and decimals without fraction digits.
+    """Returns the lowest and the highest value of a key column, as a manifest has them: decimals become integers. Returns (None, None) for
+    types other than integers, strings, and decimals without fraction digits.
     """
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)):

@@ -196,7 +196,7 @@ def _may_be(column: Any, values: set[Any]) -> Mask:
 
 def _coarse(column: Any) -> Any:
     """Computes with Arrow the coarse form of values, which is the same for values that the server may consider equal
-    (`cascades.play.coarse`). The result is exact only for printable ASCII characters.
+    (`cascades.play.coarse`). The result is exact only for printable ASCII characters, so `_may_be` marks all other texts.
     """
     is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     return pc.utf8_lower(pc.utf8_rtrim(column, characters=" ")) if is_text else column

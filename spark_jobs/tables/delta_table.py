@@ -54,7 +54,7 @@ class DeltaSnapshot:
     """The state of a table at one version.
 
     - `columns` has a pair of name and Spark type for each lower-case name, because Spark ignores the case of names.
-    - `ruled` are columns with generated values or constraints.
+    - `ruled` are columns with generated values or constraints. With such columns, Spark merges the table, not `deltalake`.
     - `physical` has the physical name of each column, by lower-case name. Statistics use physical names. If the table has no column
       mapping, `physical` is empty.
     """

@@ -6,8 +6,8 @@ A folder without a commit is not a table, so readers see no table or the whole t
 and whoever creates the table next removes them, because Spark would take a folder with files for an existing table.
 
 Spark also takes an empty directory for an existing table. Spark's clients of stores make objects with the names of the log's directories
-before the first commit, and an attempt that is killed in between leaves these objects. pyarrow and obstore cannot remove them. Spark then
-creates no table, and `make_empty` writes the first commit.
+before the first commit. If an attempt is killed before this commit, the objects stay, and pyarrow and obstore cannot remove them. Spark
+then creates no table, and `make_empty` writes the first commit.
 """
 
 from __future__ import annotations

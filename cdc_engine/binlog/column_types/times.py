@@ -97,8 +97,8 @@ def _times(values: Values) -> AnyArray:
 
 
 def _old_times(values: Values, digits: int) -> AnyArray:
-    """Converts MariaDB's own format with a fraction (mysql56_temporal_format=OFF): a big-endian count of units of 10 ** -`digits` s. The
-    server adds TIME_SECONDS_MAX, converted to the same unit, so that the count is never negative.
+    """Decodes TIME values with `digits` fraction digits in MariaDB's own format (mysql56_temporal_format=OFF): a big-endian count of units
+    of 10 ** -`digits` s. The server adds TIME_SECONDS_MAX, converted to the same unit, so that the count is never negative.
     """
     count = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, OLD_TIME_BYTES[digits], count)

@@ -1,5 +1,5 @@
 """Applies the JSON differences that an update logs instead of the whole document (partial JSON). Called by `rows.diffs`, for the rows that
-the kernels of `changes` cannot process.
+the kernels in the module `changes` cannot process.
 
 The format is that of sql-common/json_diff.cc (write_binary), without the length before the differences. Each difference has an operation (1
 byte), the length of a path (length-encoded) and the path's text. All operations except REMOVE also have the length of a binary JSON value

@@ -48,8 +48,8 @@ class MarkedTransactions(NamedTuple):
 class GtidMarks:
     """The GTID texts of some transactions of a block. `transactions`: the indices of these transactions in the block, ascending. The index
     `Block.transaction_count` means the transaction that ends in a later block. `pieces`: for each of these transactions, three parts of the
-    header of Canal's entries. These are the GTID as Pairs of the field `props`, the key and length of the field `gtid`, and the text of
-    `gtid`, which is the executed set.
+    header of Canal's entries. These are the GTID as Pairs of the field `props`, the protobuf tag and length of the field `gtid`, and the
+    text of `gtid`, which is the executed set.
     """
 
     transactions: Int64s
@@ -158,9 +158,9 @@ def pieces_of(texts: list[str]) -> Pieces:
 def put_marks(
     out: Bytes, writes: bool, marked: MarkedTransactions, firsts: Int64s, templates: Pieces, starts: Int64s
 ) -> None:
-    """Writes to `out`, for each transaction, three parts of the header of Canal's entries: the GTID as Pairs of the field `props`, the key
-    and length of the field `gtid`, and the text of `gtid`. Also writes the offset of each part, and the end of the last part, to `starts`.
-    If `writes` is False, writes only these offsets.
+    """Writes to `out`, for each transaction, three parts of the header of Canal's entries. These are the GTID as Pairs of the field
+    `props`, the protobuf tag and length of the field `gtid`, and the text of `gtid`. Also writes the offset of each part, and the end of
+    the last part, to `starts`. If `writes` is False, writes only these offsets.
     """
     at = np.int64(0)
     for index in range(marked.templates.shape[0]):

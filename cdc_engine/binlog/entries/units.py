@@ -40,8 +40,9 @@ class Hashing:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Units:
-    """Units, with one value per unit in each array. `kind`: insert, update or delete. `event`: the index of the unit's entry. `image`: the
-    index of its first image (of an update, the before image). Units of one partition are in stream order.
+    """Units, with one value per unit in each array. `kind`: insert, update or delete. `event`: the index in `ShownRows.facts` of the entry
+    from which the unit comes. `image`: the index of the unit's first image (of an update, the before image). Units of one partition are in
+    stream order.
     """
 
     kind: Int8s
@@ -51,8 +52,8 @@ class Units:
 
     @property
     def messages(self) -> Int64s:
-        """Returns one array: the index of the first unit of each message, and as last element the number of units. A message has the
-        adjacent units of one event, partition and kind.
+        """Returns one array: the index of the first unit of each message, and as last element the number of units. Adjacent units form one
+        message if they have the same kind, event and partition.
         """
         if not len(self.kind):
             return np.zeros(1, np.int64)
@@ -64,8 +65,8 @@ class Units:
 
 def units_of(shown: ShownRows, partition: int, hashing: Hashing | None = None) -> Units:
     """Divides all rows into units. `partition`: the partition of every row if `hashing` is None. Raises ConsumerStoppedError if
-    `hashing.splits` is True and a partition cannot be computed: all images of a row omit a hashed column, or the before image of an update
-    that becomes two units omits a hashed column.
+    `hashing.splits` is True and a partition cannot be computed: all images of a row omit a column in `hashing.columns`, or the before image
+    of an update that becomes two units omits one.
     """
     kinds = shown.facts.kinds[shown.event]
     first = np.flatnonzero((kinds != KIND_UPDATE) | (shown.side == BEFORE)).astype(np.int64)

@@ -143,8 +143,8 @@ class BoundRules:
         """Applies the rules to the images of row events. Returns (which images remain, or None for all; new operation of each image;
         columns of the remaining images after masking and the transform). In `arrays`, each after image follows its before image.
 
-        `compared`: indices of columns. If both images of an update meet the filter, the before image remains only if one of these columns
-        changes, or if `compared` is empty.
+        `compared`: indices of the columns whose change needs a before image, usually the key. If both images of an update meet the filter,
+        the before image remains only if one of these columns changes, or if `compared` is empty.
         """
         if self._transform is not None:
             met, shown = self._transformed(self._transform, arrays)
@@ -227,8 +227,9 @@ class BoundRules:
 
 
 def _left(operation: Int8s, met: Chosen, compared: Sequence[AnyArray]) -> tuple[Chosen, Int8s]:
-    """Returns (which images remain, new operation of each image). `met`: which images meet the filter. `compared`: values of columns. If
-    both images of an update meet the filter, the before image remains only if one of these columns changes, or if `compared` is empty.
+    """Returns (which images remain, new operation of each image). `met`: which images meet the filter. `compared`: values of the columns
+    whose change needs a before image. If both images of an update meet the filter, the before image remains only if one of these columns
+    changes, or if `compared` is empty.
     """
     now, left = operation.copy(), met.copy()
     before = np.flatnonzero(operation == Operation.UPDATE_BEFORE)

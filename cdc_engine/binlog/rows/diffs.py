@@ -2,7 +2,8 @@
 `entries.rows`.
 
 The kernels of `locate_diffs` list the differences in an int64 array, which the functions of this file get as `differences`. The array has
-one column per difference, with four numbers: slot and row of the value, and offset and size of the document in the before image.
+one column per difference, with four numbers: the value's slot (its index among the decoded columns) and row, and the offset and size of the
+document in the before image.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def parted(piece: WindowPiece, count: int) -> tuple[WindowPiece, WindowPiece]:
 
 
 def end_of(pieces: Sequence[WindowPiece]) -> WindowPosition:
-    """Returns the position after some pieces of the stream; the last piece must end with a transaction. Computes the executed GTID set,
-    which takes time proportional to the number of transactions in the block.
+    """Returns the position after some pieces of the stream; the last piece must end where a transaction ends. Computes the executed set,
+    which takes time proportional to the number of transactions in the last piece's block.
     """
     return WindowPosition(end_position(pieces[-1].block, pieces[-1].last_transaction - 1))

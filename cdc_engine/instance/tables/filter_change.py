@@ -64,7 +64,8 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     policies: Mapping[str, ValuePolicy] | None = None,
 ) -> None:
     """Compares conf/ with the settings of the engine's last start. Requests a snapshot of each newly included table. If conf/ allows no
-    snapshot, stops the table, unless the destination is new. Stops each table whose row settings changed. Then saves the current settings.
+    snapshot, stops the table. In a new destination, such a table does not stop: the lake begins without the table's existing rows. Stops
+    each table whose row settings changed. Then saves the current settings.
 
     `tables` are the captured tables at `begin`. `known` are all tables ("database.table") with a record in the schema history. `policies`
     are the value policies with which the engine decodes; None means the policies of the current conf/. May be repeated after a crash.
@@ -107,10 +108,9 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
 def _waiting(
     config: DestinationConfig, captured: TableFilter, old: Mapping[str, Any], names: Collection[str]
 ) -> set[str]:
-    """Returns the tables for which the file of the saved settings must keep the settings in `old`, because the lake has rows that were
-    merged with these settings. These are the tables that conf/ excludes now, and the tables in `names` that the earlier patterns,
-    `captured`, include. `names` has the tables whose changed settings the engine has not handled yet, for example because the table is
-    stopped for another reason.
+    """Returns the tables whose saved settings must stay as they are in `old`, because the lake has rows that were merged with these
+    settings. The result has the tables that conf/ excludes now. It also has the tables in `names` that the earlier patterns (`captured`)
+    include: the engine has not handled their changed settings yet, for example because the table is stopped for another reason.
     """
     now = TableFilter(config.include, config.exclude)
     known = {*names, *config.tables, *old["rules"], *(old.get("shapes") or {})}

@@ -45,7 +45,7 @@ def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: floa
     or if neither a retention nor a size limit gives a time. For example, the source never purges, or the source promises no retention and
     no purge was observed. `facts.created` must have the creation time of the next file.
 
-    `observed_seconds` is the time for which the source was observed to retain its binlog. Infinity if nothing contradicts the promised
+    `observed_seconds` is the time for which the source was observed to retain its binlog, or infinity if nothing contradicts the promised
     retention.
     """
     if file not in {log.file for log in facts.logs}:

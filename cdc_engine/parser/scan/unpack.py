@@ -113,8 +113,8 @@ class Unpacker:
         return self._event_bytes(tail) > len(self._arena) - self._begin
 
     def _event_bytes(self, tail: int) -> int:
-        """Returns the length of an incomplete event, or 0 if its header is incomplete. `tail` is the number of bytes of the event in the
-        arena.
+        """Returns the length of an incomplete event, or 0 if its header is incomplete. `tail` is the number of bytes of the event that are
+        in the arena, the buffer of the decompressed events.
         """
         if tail < types.HEADER_BYTES:
             return 0

@@ -156,8 +156,8 @@ def difference(
     """Returns the alterations that lead from the schema `before` to the schema `after`. `names` has new column name → old column name, for
     columns that both schemas have. Without `names`, columns with equal names are the same column.
 
-    `strict` tells whether the session that ran the statement refused values that a new type cannot store. Hidden columns are ignored,
-    because the lake does not have them.
+    `strict` tells whether the session that ran the statement was in strict mode. Outside strict mode, the server replaces NULL in a column
+    that becomes NOT NULL, so the change counts as CONVERT. Hidden columns are ignored, because the lake does not have them.
     """
     before, after = _seen(before), _seen(after)
     if names is None:
@@ -427,8 +427,9 @@ def _only_if_absent(item: AlterItem) -> bool:
 
 
 def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
-    """Returns a column after CONVERT TO. A text type becomes a larger text type if the new charset needs more bytes per character. Byte
-    strings do not change. Raises CannotFollowError if a charset is unknown, or if a label of an ENUM or SET cannot be converted.
+    """Returns a column after ALTER TABLE … CONVERT TO CHARACTER SET. A text type becomes a larger text type if the new charset needs more
+    bytes per character. Byte strings do not change. Raises CannotFollowError if a charset is unknown, or if a label of an ENUM or SET
+    cannot be converted.
     """
     declared = declared_type(column.type)
     if not declared.has_charset or column.charset == "binary":
@@ -445,8 +446,8 @@ def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
 
 
 def _relabelled(column: DeclaredColumn, labels: tuple[str, ...], charset_name: str) -> tuple[str, ...]:
-    """Returns the labels of an ENUM or SET after CONVERT TO. The servers do not convert labels: they keep a label's bytes, and interpret
-    the bytes in the new charset.
+    """Returns the labels of an ENUM or SET after ALTER TABLE … CONVERT TO CHARACTER SET. The servers do not convert labels: they keep a
+    label's bytes, and interpret the bytes in the new charset.
     """
     if column.charset == charset_name:
         return labels

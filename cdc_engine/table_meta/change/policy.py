@@ -86,8 +86,9 @@ DEFAULTS: Policy = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """One change of a table, for which a policy has a setting. `kind` is a key of PLANS, and `what` describes the change for an operator.
-    `alteration` is the alteration of the lake's table, or None if the change affects only rows (TRUNCATE, DROP TABLE, DROP PARTITION).
+    """One of the changes that a statement makes to a table. `kind` is a key of PLANS and of the policy, and `what` describes the change for
+    an operator. `alteration` is the alteration of the lake's table, or None if the change affects only rows (TRUNCATE, DROP TABLE, DROP
+    PARTITION).
     """
 
     kind: str

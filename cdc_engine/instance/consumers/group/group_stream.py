@@ -106,7 +106,8 @@ class GroupProgress:
 
     def move(self, member: str, end: tuple[WindowPiece, ...] | WindowPosition, state: State, times: Int64s) -> None:
         """Moves a member to a later position. `end` is this position, or the pieces of the stream that end at it. `times` are the ascending
-        commit times of the transactions up to this position. Transactions that are older than `barrier_us` count as late.
+        commit times of the transactions up to this position, in µs since 1970. A transaction counts as late if its time is before
+        `barrier_us`: newer transactions of other members were handed out before it.
         """
         times = np.maximum(times, self._newest_us.get(member, 0))
         self._late += int(np.searchsorted(times, self.barrier_us, "left"))
@@ -256,8 +257,8 @@ class GroupStream:
 
 
 def _counted(view: View) -> Ahead:
-    """Returns a member's transactions with corrected commit times: they never decrease, and none is more than FUTURE_US_MAX later than the
-    clock of the member's source.
+    """Returns a member's transactions with corrected commit times: the times never decrease, and a time more than FUTURE_US_MAX after the
+    clock of the member's source becomes the clock's time. A session can set any commit time by SET timestamp.
     """
     times = view.ahead.times
     if view.newest_us:
