@@ -80,7 +80,9 @@ class SecretLocation:
 
 
 def described(text: str) -> str:
-    """Describes the location of a secret for a message. If the text is no reference, it may be the secret itself, so it is not repeated."""
+    """Describes the location of a secret for a message. A text that is no reference may be the secret itself, so the result does not
+    contain this text.
+    """
     return SecretLocation.of(text).description if is_reference(text) else "the value"
 
 

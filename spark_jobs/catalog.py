@@ -209,8 +209,8 @@ def _create_view(session: LakeSession, view: CatalogTable, over: Identifier, sto
 
 
 def view_statement(view: CatalogTable, over: Identifier, columns: Columns) -> str:
-    """Returns the statement that creates a view of a Delta table with these columns. The view leaves out Sluice's columns and rows that are
-    marked as deleted. If `view.current`, the view has only the current rows of a history.
+    """Returns the statement that creates a view of a Delta table with these columns. The view leaves out Sluice's columns, and leaves out
+    rows that are marked as deleted. If `view.current`, the view has only the current rows of a history.
     """
     names = {name.lower(): name for name, _ in columns}
     shown = tuple(name for folded, name in names.items() if not folded.startswith(OURS))

@@ -3,8 +3,8 @@ first start.
 
 Canal's cursor is within the transaction that Canal's client acked last. If the cursor has a GTID set and the source has GTIDs, the stream
 begins after this set. Otherwise the stream begins at the start of the second in which the transaction was committed, because the lake needs
-the whole transaction. If the cursor has no time, the stream begins at the start of the cursor's file. It may then repeat transactions that
-Canal's client got before. The lake does not have them yet, because it is empty.
+the whole transaction. If the cursor has no time, the stream begins at the start of the cursor's file. In these two cases, the stream may
+repeat transactions that Canal's client got before. The lake does not have them yet, because it is empty.
 """
 
 from __future__ import annotations

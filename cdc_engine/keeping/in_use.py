@@ -119,9 +119,9 @@ def _with(taken: SluiceConfig, wanted: ConfFiles, name: str, text: str) -> Sluic
 def conf_in_use() -> InUse:
     """Returns the configuration that this process uses. Raises ConfigurationError if no valid configuration is known.
 
-    Usually a parent process has recorded it in the file that SLUICE_CONF_IN_USE names. If there is no such record, for example because
-    Dagster was not started by `sluice up`, reads conf/. For an invalid file, uses the last valid text that an engine process of this host
-    recorded.
+    Usually a parent process has recorded the configuration in the file that SLUICE_CONF_IN_USE names. If there is no such record, for
+    example because Dagster was not started by `sluice up`, reads conf/. For an invalid file, uses the last valid text that an engine
+    process of this host recorded.
     """
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None

@@ -3,7 +3,7 @@ once, so that another host takes the destination over.
 
 `sluice instance` and a job in Dagster's UI write the requests, and engine processes read them. `stopped.json` is the request to stay
 stopped. It remains until an operator starts the engine, even if the engine process restarts, and is valid for all hosts that share the
-ledger or the folder. `requested.json` is the request to restart or release once. The process that executes it removes it.
+ledger or the folder. `requested.json` is the request to restart or release once. The process that executes this request removes the record.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def chunk_key(connection: QueryRunner, table: TableVersion) -> Key | None:
     it sorts them.
 
     `index` of the result names the index that the server must use for the SELECTs of the chunks. It is PRIMARY if the primary key begins
-    with the key's columns, indexes no column by a prefix only, and no UUID is compared as text. Otherwise, `index` is empty.
+    with the key's columns and indexes no column by a prefix only. If not, or if UUIDs in the key are compared as text, `index` is empty.
     """
     key = key_of(table)
     if key is None:

@@ -77,8 +77,8 @@ class Spill:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SpilledBlock:
-    """A block on disk that ends no transaction. At most one such block of a store is in memory at a time, so a huge transaction is read
-    block by block.
+    """A block on disk, of a transaction that ends in a later block. At most one such block of a store is in memory at a time, so a huge
+    transaction is read block by block.
     """
 
     stored: StoredBlock

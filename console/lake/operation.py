@@ -36,7 +36,7 @@ def results(
     reports: Sequence[TableReport], refused: Mapping[str, str], after: Sequence[TableResult] | None = None
 ) -> Table:
     """Formats the results of a backfill or repair, one line per table. `refused` has the reason for each table that was left out. `after`
-    are the comparisons after a repair, or None for a backfill.
+    are the comparisons of source and lake after a repair, or None for a backfill.
     """
     equal = ["equal now"] if after is not None else []
     shown = Table("table", "keys", "rows inserted", "updated", "deleted", "version", *equal)

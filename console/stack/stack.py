@@ -195,9 +195,9 @@ class Stack:
         return Supervisor(parts, self.say, patience, running)
 
     def require_startable(self) -> None:
-        """Raises an error if Sluice cannot start and waiting does not help: PortTakenError if another program has a port, and ServerError
-        if the system has no semaphores, or if several hosts that write one lake would not share one Spark. Must be called before any part
-        starts.
+        """Raises an error if Sluice cannot start and waiting does not help. The error is PortTakenError if another program has a port. It
+        is ServerError if the system has no semaphores, or if several hosts that write one lake would not share one Spark. Must be called
+        before any part starts.
         """
         running = self._running()
         for part in self._parts():

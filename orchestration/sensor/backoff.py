@@ -2,8 +2,8 @@
 
 The failures are counted from Dagster's records of the runs of this batch and of earlier batches. After the first failure the batch is
 handed out at once, because the cause is usually a killed process. After the second failure the batch waits, and each further failure
-doubles the wait. Otherwise, a table that cannot be merged would fill the list of runs. While Spark does not answer, the waits stay short,
-because nothing tells the sensor when Spark is back.
+doubles the wait. Without this wait, a table that cannot be merged would fill the list of runs. While Spark does not answer, the waits stay
+short, because nothing tells the sensor when Spark is back.
 
 A run that a person ended is not a failure, and its batch is handed out again at once.
 """
@@ -55,7 +55,7 @@ class FailedRuns:
 
 def pause_seconds(in_a_row: int, *, away: bool) -> float:
     """Returns how many seconds after the end of the newest failed run the next attempt begins, if `in_a_row` consecutive runs failed.
-    `away` says that Spark did not answer.
+    `away` says that Spark did not answer; the longest wait is then AWAY_SECONDS_MAX.
     """
     if in_a_row <= 1:
         return 0.0

@@ -1,5 +1,5 @@
 """Starts the snapshot job of a destination when one of its snapshots can advance. To decide this, reads only files and Dagster's runs. Also
-marks runs as failed whose process has ended.
+marks runs as failed if their process has ended.
 """
 
 from __future__ import annotations

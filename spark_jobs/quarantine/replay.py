@@ -123,8 +123,8 @@ class ReplayedTable:
             raise TableError(table.name, why) from error
 
     def _key_of_history(self, table: DeltaTable) -> tuple[str, ...]:
-        """Returns the key by which the history identifies rows. Returns () if the values need not be written to a history, because conf/
-        configures none, or because the history does not exist yet and will begin with the table's rows. Raises TableError if the history
+        """Returns the key by which the history identifies rows. Returns () if there is no history to which the values must be written:
+        conf/ configures none, or the history does not exist yet and will begin with the table's rows. Raises TableError if the history
         lacks changes.
         """
         owner, path = self.owner, self.target.history

@@ -133,8 +133,9 @@ class LogRows:
         return pa.StructArray.from_arrays(values, fields=fields, mask=pa.array(indices < 0))
 
     def _present(self, images: pa.Table, indices: Numbers) -> Any:
-        """Returns, for each change, the names of the columns that one of its images has. `indices` has the index of the image in `images`,
-        or -1 if the change has no such image. The result is NULL for an image with all columns, and if there is no image.
+        """Returns, for each change, the names of the columns that its before image has, or those that its after image has. `indices` has
+        the index of this image in `images`, or -1 if the change has no such image. The result is NULL for an image with all columns, and if
+        there is no image.
         """
         groups = [name for name in images.column_names if name.startswith(PRESENT)]
         if not groups:

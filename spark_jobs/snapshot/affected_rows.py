@@ -2,7 +2,7 @@
 keys on them.
 
 Files are searched with Arrow, one row group at a time. Only rows that reference a deleted or changed value, and images of the keys of these
-rows, become Python values. Each loaded row or image counts towards ROWS_MAX.
+rows, become Python values. If more than ROWS_MAX rows and images are loaded, the search ends with CascadesUnseenError.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class AffectedRows:
 
 class _SequenceNumbers:
     """Gives the images of each transaction the sequence numbers `step`, 2 · `step`, 3 · `step`, …, in the order of their row numbers. So
-    there is space between two images for the numbers of events.
+    there is space between two images for the sequence numbers of events, which are changes in parent tables.
     """
 
     def __init__(self, keys: Numbers, rows: Numbers, step: int) -> None:

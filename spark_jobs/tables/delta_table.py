@@ -271,7 +271,7 @@ class DeltaTable:
         return CommitCounts(files_scanned=met, files_pruned=files.num_rows - met)
 
     def _files(self, column: str = "") -> Any:
-        """Returns the files of the snapshot, with the bounds of `column`, which is a name in statistics. deltalake lists the files once per
+        """Returns the files of the snapshot, with the bounds of `column`, a name from `_in_files`. deltalake lists the files once per
         version, with the bounds of all columns, because listing takes about 50 µs per file. Raises TableError if the table does not exist.
         """
         if not self.snapshot.exists:

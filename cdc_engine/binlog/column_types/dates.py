@@ -191,8 +191,9 @@ def _packed_datetimes(values: Values) -> tuple[Int64s, int]:
 
 
 def _old_datetimes(values: Values, digits: int) -> tuple[Int64s, Int64s]:
-    """Converts MariaDB's own format to the packed layout of DATETIME2. A value is one big-endian number, whose parts have the radixes 13
-    for the month, 32 for the day, 24, 60 and 60 for the time, and 10 ** `digits` for the fraction.
+    """Converts DATETIMEs of MariaDB's own format, with `digits` fraction digits, to the packed layout of DATETIME2. A value is one
+    big-endian number, whose parts have the radixes 13 for the month, 32 for the day, 24, 60 and 60 for the time, and 10 ** `digits` for the
+    fraction.
     """
     number = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, OLD_DATETIME_BYTES[digits], number)
@@ -227,8 +228,8 @@ def _old_timestamps(values: Values, digits: int) -> AnyArray:
 
 
 def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
-    """Decodes TIMESTAMPs with `finish`, and converts the instants to UTC dates and times in the packed layout of DATETIME2. The zero
-    timestamp becomes the number zero.
+    """Decodes TIMESTAMPs with the function `finish`, and converts the instants to UTC dates and times in the packed layout of DATETIME2.
+    The zero timestamp becomes the number zero.
     """
     array = finish(values)
     moments = np.asarray(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), np.int64)

@@ -306,7 +306,7 @@ class RowDecoder:
 
     def _ruled(self, batch: pa.RecordBatch, events: _Events, rules: BoundRules) -> pa.RecordBatch:
         """Applies the row filter, the masks and the transform to a record batch. Returns the rows that remain, and moves the entries of
-        these rows to the beginning of `ValueLocations.image_event`.
+        these rows to the beginning of `ValueLocations.image_event`, from which `events_of` reads.
         """
         ours, arrays = len(self._columns), batch.columns
         if rules.needs_whole and batch.num_columns > len(self._schema):

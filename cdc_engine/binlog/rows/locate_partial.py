@@ -121,8 +121,8 @@ def column_in_doubt(version: Integer, facts: Int8s, before: Int8s, after: Int8s)
     omit, or -1 if a REPLACE is impossible or no column is omitted by both images. The caller checks whether the key is unchanged.
 
     With MINIMAL, the after image of an UPDATE statement has key columns only if the statement sets them, so an unchanged key column in the
-    after image is a sign of a REPLACE. With NOBLOB, the after image always has the key columns, so the result is -1. The server uses
-    MINIMAL if the before image omits a column that the after image has and that NOBLOB would not omit.
+    after image is a sign of a REPLACE. With NOBLOB, the after image always has the key columns, so the result is -1. An event was written
+    with MINIMAL if its before image omits a column that its after image has and that NOBLOB would not omit.
     """
     names_key, omitted, minimal = False, -1, False
     for column in range(facts.shape[0]):
@@ -193,8 +193,8 @@ def locate_after(
     cursor: Int64s,
 ) -> Integer:
     """Locates the values of an update's after image. Returns the end of the image, a negative result of `locate_present` or
-    `read_value_options`, or -DOCUMENT_ABSENT. The last means that the before image omits a document to which the after image has JSON
-    differences; `cursor[3]` is then the index of the column.
+    `read_value_options`, or -DOCUMENT_ABSENT. -DOCUMENT_ABSENT means that the after image has JSON differences to a document that the
+    before image omits. In this case, the index of the column is in `cursor[3]`.
     """
     if event.version == 3:
         at = read_value_options(event.buffer, at, event.end, images.facts, images.partial)

@@ -39,7 +39,7 @@ class StoredStreams:
 
     def open(self, reader: StreamReader, position: WindowPosition) -> OwnStream:
         """Opens a stream at a position for the consumer `reader`: a stream of the files if the files have the position, otherwise a stream
-        of the source. Raises PositionLostError if that stream cannot begin at the position.
+        of the source. Raises PositionLostError if the stream of the source cannot begin at the position.
         """
         if self._spent.pop(reader, None) != position:
             try:

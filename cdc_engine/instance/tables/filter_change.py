@@ -188,8 +188,9 @@ def take_rules(
 def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
     """Returns the row settings (module `row_shape`) of each table by "database.table", without row rules and masks.
 
-    Leaves out a table whose settings all have their default values, unless conf/ has other values for tables without an entry in `tables`
-    (`settings_of_others`). The result then has {} for this table. Without this {}, `_with_others` would later give the table those values.
+    Leaves out a table whose settings all have their default values. But if conf/ changes a default for tables without an entry in `tables`
+    (`settings_of_others`), the result has {} for the table. Without this {}, `_with_others` would later give the table the changed
+    defaults.
     """
     found = {name: shape_of(config, name) for name in sorted({*names, *config.tables})}
     others = settings_of_others(config)

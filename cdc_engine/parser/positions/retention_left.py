@@ -20,8 +20,8 @@ SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")
 
 
 def next_file(file: str, facts: ServerFacts) -> str:
-    """Returns the file after `file`. Its creation time is the time at which `file` ended. Returns "" for the last file, or if the source
-    does not have `file`.
+    """Returns the file after `file`. The creation time of the returned file is the time at which `file` ended. Returns "" for the last
+    file, or if the source does not have `file`.
     """
     files = [log.file for log in facts.logs]
     return files[files.index(file) + 1] if file in files[:-1] else ""

@@ -127,7 +127,9 @@ class Unpacker:
         return length
 
     def _fresh(self, size: int) -> Iterator[Block]:
-        """Yields a block of the events in the old arena, then moves the bytes that are not scanned yet to a new arena of `size` bytes."""
+        """Replaces the arena, the buffer of the decompressed events. First yields a block of the events in the old arena, then moves the
+        bytes that are not scanned yet to a new arena of `size` bytes.
+        """
         yield from self._maker.end_block()
         arena: Bytes = np.empty(size, np.uint8)
         tail = self._arena[self._begin : self._end]

@@ -1,9 +1,9 @@
 """Computes the schema of a table after an ALTER TABLE, and the alterations that the lake's table needs. Pure functions.
 
-A server executes the items of an ALTER TABLE in two steps, and this module does the same. In the first step, the server drops, changes
-and renames existing columns; the items name these columns by their old names. In the second step, the server inserts added and moved
-columns in the order of the items; FIRST and AFTER name columns by their new names. If an item moves a column, the items before it still
-find the column in its old place.
+A server executes the items of an ALTER TABLE in two steps, and this module does the same. In the first step, the server drops, changes and
+renames existing columns; the items name these columns by their old names. In the second step, the server inserts added and moved columns in
+the order of the items; FIRST and AFTER name columns by their new names. If an item moves a column, the items before this item still find
+the column at its old position.
 """
 
 from __future__ import annotations
@@ -242,8 +242,8 @@ def _charsets(statement: AlterTable, default: str, database_charset: str | None)
 
 
 def _of_table_charset(statement: AlterTable) -> AlterTable:
-    """Returns the statement without the charsets in its column definitions, because CONVERT TO overrides them. The charset `binary`
-    remains, because it makes the column a byte string.
+    """Returns the statement without the charsets in its column definitions, because CONVERT TO CHARACTER SET overrides them. The charset
+    `binary` remains, because it makes the column a byte string.
     """
     items = (
         dataclasses.replace(item, definition=dataclasses.replace(item.definition, charset=None))
@@ -284,8 +284,8 @@ def _kept(
 
 def _with_own_defaults(statement: AlterTable, schema: TableSchema) -> AlterTable:
     """Moves each SET DEFAULT and DROP DEFAULT into the definition of its column, if the statement itself adds or moves this column. Returns
-    the changed statement. In MariaDB, such an item applies to the new definition. With IF EXISTS, it applies only if the table had a column
-    of this name before the statement.
+    the changed statement. In MariaDB, such an item applies to the new definition. With IF EXISTS, the item applies only if the table had a
+    column of this name before the statement.
     """
     there = {column.name.lower() for column in schema.columns}
     inserted = [item for item in statement.items if _is_inserted(item)]

@@ -134,8 +134,8 @@ class GroupProgress:
 
 class GroupStream:
     """The merged stream of a group for one consumer. Implements `server.consumer.ConsumerStream`. If a member is silent for more than
-    `wait_seconds`, the group continues without the member. If `wait_seconds` is None, the group waits forever. A member is silent while no
-    changes arrive and the clock of its source does not advance.
+    `wait_seconds`, the group continues without the member. If `wait_seconds` is None, the group waits for a silent member forever. A member
+    is silent while no changes arrive and the clock of its source does not advance.
 
     The status shows `waits_for`, the member whose next transaction may be the oldest, and `why`, the reason why that transaction is
     unknown.
