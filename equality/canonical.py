@@ -43,7 +43,7 @@ DOUBLE_IN_JSON = r'("(?:[^"\\]|\\.)*")|\.0([,\]}]|$)'
 
 @dataclasses.dataclass(frozen=True)
 class Canonical:
-    """The canonical form of one column.
+    """The canonical form of one column, in which values of the source and the lake are compared.
 
     - `type` is the DuckDB type. For texts, the type is BLOB: the UTF-8 bytes of the characters.
     - `select` is the expression that selects the column from the server.

@@ -124,8 +124,8 @@ class SourceSide:
         return sum(int(block[0][0].as_py()) for block in counted)
 
     def rows(self, plan: ComparisonPlan, conditions: Iterable[str]) -> pa.RecordBatchReader:
-        """Returns the rows that match any of the conditions, as the server's text. Sends one statement per condition. An empty condition
-        selects all rows. The server's answer is read while the caller consumes the rows.
+        """Returns the rows that match any of the conditions, with each value as the text that the server sends. Sends one statement per
+        condition. An empty condition selects all rows. The server's answer is read while the caller consumes the rows.
         """
         statements = [_select(plan, condition) for condition in conditions]
         return _reader(plan, (block for statement in statements for block in text_blocks(self._connection, statement)))

@@ -27,8 +27,9 @@ def real_ports(
     remote: Callable[[], RemoteHost] | None,
     conf_changed: Callable[[str], str] | None = None,
 ) -> Ports:
-    """Returns the ports for definitions that were built from `files`, the texts of conf/. `remote` is the host that calls engines in other
-    processes, or None if the engines are in the code server. `conf_changed` replaces the comparison of `files` with the conf/ in use.
+    """Returns the ports, the functions through which Dagster's definitions call the rest of Sluice. The definitions were built from
+    `files`, the texts of conf/. `remote` is the host that calls engines in other processes, or None if the engines are in the code server.
+    By default, `files` is compared with the conf/ in use to find changes; `conf_changed` replaces this comparison.
     """
     return Ports(
         host=host,

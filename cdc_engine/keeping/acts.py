@@ -37,8 +37,8 @@ class Outcome:
 
 
 def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Requests that the engine of a destination stops on every host, until an operator starts it. Raises SluiceError if the request cannot
-    be stored.
+    """Requests that the engine of a destination stops on every host, and does not run again until an operator starts it. Waits up to
+    `seconds` until the engine has ended. Raises SluiceError if the request cannot be stored.
     """
     ran = holder_of(directory)
     orders.stay_stopped(directory)
@@ -53,8 +53,8 @@ def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
 
 
 def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Removes an operator's request to stay stopped, so that the engine starts again. If there is no such request, the message of the
-    result says so. Raises SluiceError if the request cannot be removed.
+    """Removes an operator's request to stay stopped, so that the engine starts again. Waits up to `seconds` for the start. If there is no
+    such request, the message of the result says so. Raises SluiceError if the request cannot be removed.
     """
     if orders.may_run(directory):
         return _started(name, "start", directory, lambda _: True, seconds)
@@ -98,8 +98,8 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
 
 
 def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Makes the process that runs the engine stop it and release the lease, so that another host takes the destination over. Raises
-    ActRefusedError if no process runs the engine, or if an operator has stopped it.
+    """Makes the process that runs the engine stop the engine and release the lease, so that another host takes the destination over. Waits
+    up to `seconds` for the process. Raises ActRefusedError if no process runs the engine, or if an operator has stopped it.
     """
     _refuse_stopped(name, directory)
     holder = holder_of(directory)

@@ -1,9 +1,9 @@
 """Checks whether a cursor belongs to the binlog files that a server has now, by the server's identity, the file names and GTIDs. Pure
 functions.
 
-File names and offsets start again after RESET MASTER, if a server was rebuilt with its old uuid, or if a backup was restored. Executed
-GTIDs may then still prove that no transaction is missing. But they prove nothing if the server has used a GTID again: the stream has read
-one transaction with this GTID, and the server now has another one.
+File names and offsets start again after RESET MASTER, if a server was rebuilt with its old uuid, or if a backup was restored. The cursor's
+file and offset then prove nothing. Executed GTIDs may still prove that no transaction is missing, so that the stream can continue. GTIDs
+prove nothing if the server has used one again: the stream has read one transaction with this GTID, and the server now has another one.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def ends_before(cursor: Position, facts: ServerFacts) -> str:
 def refilled(
     cursor: Position, taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, facts: ServerFacts
 ) -> str:
-    """Returns a sentence if the cursor's file no longer exists and the server's files do not continue the cursor's binlog, otherwise "".
-    The files continue the cursor's binlog if all transactions that were read, `taken`, are in `purged`. Returns "" too if a MariaDB server
-    did not report its purged transactions.
+    """Returns a sentence that says why the stream cannot continue: the cursor's file no longer exists, and the server's files do not
+    continue the cursor's binlog. Otherwise returns "". The files continue the cursor's binlog if `purged` contains all transactions that
+    were read (`taken`). If a MariaDB server did not report its purged transactions, also returns "".
 
     One case is not detected: the server used the same GTIDs again for other transactions, and has purged exactly the transactions with the
     GTIDs up to the cursor.

@@ -116,12 +116,12 @@ class SourceTable:
         self._needed = ""
 
     def shows(self, position: Position) -> bool:
-        """Returns whether a read that begins now shows every commit up to a position. The end of the binlog is no proof: with semi-sync
-        AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits the transaction.
+        """Returns whether a read that begins now shows every commit up to `position`. It is not sufficient that the binlog has these
+        commits: with semi-sync AFTER_SYNC, the server sends a transaction to replicas before the storage engine commits the transaction.
 
-        After this call, opening a connection may raise SourceConnectionError. If the rows are read from the source, the error means that
-        the connection leads to another server than the server of the position. If the rows are read from a replica, the error means that
-        the replica did not reach the position within a minute (`source.reader`).
+        After this call, each new connection is checked, and may raise SourceConnectionError. If the rows are read from the source, the
+        error means that the connection leads to another server than the server of `position`. If the rows are read from a replica
+        (`source.reader`), the error means that the replica did not reach `position` within a minute.
         """
         self._server, self._shown = position.server_uuid, position
         reader = self._reader()

@@ -33,8 +33,8 @@ def lacks_columns(batch: pa.RecordBatch) -> bool:
 
 
 class Moves:
-    """Identifies the rows to which a segment's images belong. `moves` is the number of images so far that changed the key of their row and
-    lack columns.
+    """Adds columns to the record batches of a segment. The columns identify the row of each image, even if the row's key has changed.
+    `moves` is the number of images so far that changed the key of their row and lack columns.
     """
 
     def __init__(self, schema: pa.Schema, key: tuple[str, ...]) -> None:

@@ -44,8 +44,8 @@ SCHEMA = pa.schema(FIELDS)
 
 
 def write_quarantine(directory: Path, refused: Sequence[tuple[str, str, RefusedValue]]) -> StagedQuarantine | None:
-    """Writes the values (database, table, value) to a file in the directory, and returns the manifest's entry for the file. Returns None
-    and writes no file if there are no values.
+    """Writes values that could not be decoded, as (database, table, value), to a file in the directory. Returns the manifest's entry for
+    the file. Returns None and writes no file if there are no values.
     """
     if not refused:
         return None

@@ -66,8 +66,8 @@ class TableFiles:
             self.log.decoder.take_refused()
 
     def replace_decoders(self, decoder: RowDecoder, log: RowDecoder) -> None:
-        """Replaces the decoders of the open segment, because the next rows belong to another version of the table. The segment continues,
-        because the columns and the key of both versions are staged in the same way.
+        """Replaces the decoders of the open segment. Called if the next rows belong to another version of the table, but the columns and
+        the key of both versions are staged in the same way. The segment then continues.
         """
         self.refused += self.begun.decoder.take_refused()
         self.begun.decoder = decoder

@@ -94,7 +94,8 @@ class MemoryEventStore:
         """The commit time of the first transaction without an ack, in µs since 1970; 0 if everything is acked.
 
         A transaction without row events and table changes counts only if its time is later than the time of the last acked transaction. At
-        the beginning of a binlog file, a transaction without row events has the time of the last commit, which may be long ago.
+        the beginning of a binlog file, such a transaction has the time of the last commit. This may be long ago, although the lake is not
+        behind.
         """
         with self._changed:
             acked, acked_us = self._ring.ack.transactions, self._acked.time_us if self._acked else 0

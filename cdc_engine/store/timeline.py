@@ -54,8 +54,8 @@ class Entry:
         return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
 
     def stands_alone(self, *, isolated: bool) -> bool:
-        """Returns whether the block must be a separate batch, because it renames a table or, with `isolated`, because the block is a
-        statement that changes tables.
+        """Returns whether the block must be a separate batch. This is true if the block renames a table, because later rows of the table
+        belong to another table of the lake. With `isolated`, it is also true if the block is a statement that changes tables.
         """
         if not isinstance(self.content, Block):
             return False

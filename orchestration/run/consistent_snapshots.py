@@ -44,8 +44,8 @@ def publish_for_batch(
     """Records a consistent snapshot of the destination: the versions of all its tables, change logs and histories at the batch's end. This
     record is the last commit of a batch's merge. `run` is the id of the Dagster run.
 
-    `buffered` are the tables whose changes are buffered while a snapshot job reads their rows. A batch does not change the current-state
-    table of such a table, so the record repeats its version. The change log and the history have new versions.
+    `buffered` are the tables whose changes are buffered while a snapshot job reads their rows. A batch does not change the
+    current-state tables of these tables, so the record repeats their versions. Their change logs and histories have new versions.
 
     The record marks as stopped: the current-state tables of `buffered`, and all Delta tables of stopped tables and of tables that conf/ no
     longer captures.
@@ -113,10 +113,10 @@ def _recorded_tables(
 class SnapshotAmendments:
     """Adds tables to the destination's newest consistent snapshot after a publication, a backfill or a repair has written them.
 
-    The snapshot is one row with all tables, so the cost of a rewrite rises with the number of tables. After a rewrite, the run waits before
-    it rewrites again, so that rewrites take at most 1/SHARE of its time. Before the run ends, it adds the tables that are still waiting. If
-    the run is killed before that, the newest consistent snapshot stays valid without these tables' new versions, and the snapshot of the
-    next batch has them.
+    The snapshot is one row with all tables, so the cost of a rewrite rises with the number of tables. After a rewrite, the next rewrite
+    becomes due only some time later, so that rewrites take at most 1/SHARE of the run's time. Until then, added tables are kept in
+    `waiting`, and the run continues. Before the run ends, it adds the tables that are still in `waiting`. If the run is killed earlier, the
+    newest consistent snapshot stays valid without these tables' new versions, and the snapshot of the next batch has them.
     """
 
     def __init__(self, config: SluiceConfig, destination: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -126,9 +126,9 @@ class SnapshotAmendments:
         self.waiting: dict[str, AmendedTable] = {}
 
     def add(self, table: str, label: int, refusal: Callable[[], str]) -> None:
-        """Adds a table to `waiting`, the tables that the newest consistent snapshot gets at its next rewrite, and rewrites the snapshot if
-        a rewrite is due. The table has all changes up to the order key `label`. The caller holds the run lock. `refusal` is the lock's
-        fence, which is a new function each time the lock is taken. Raises SparkJobError if Delta refuses the commit.
+        """Adds a table to `waiting`. The next rewrite of the newest consistent snapshot adds the tables in `waiting` to it. If a rewrite is
+        due, rewrites the snapshot now. The table has all changes up to the order key `label`. The caller holds the run lock. `refusal` is
+        the lock's fence, which is a new function each time the lock is taken. Raises SparkJobError if Delta refuses the commit.
 
         A shard is not added, because its Delta table may have rows of other shards that belong to no consistent snapshot yet. The snapshot
         of the next batch includes the shard.

@@ -105,9 +105,9 @@ DESCRIPTIONS = {
 
 
 def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> list[dg.ScheduleDefinition]:
-    """Returns two schedules of the maintenance job, one for OPTIMIZE and one for VACUUM. A schedule starts switched on if its setting
-    (`maintenance.optimize` or `maintenance.vacuum`) is not empty. Otherwise it starts switched off, and its time is every hour for OPTIMIZE
-    and every Sunday for VACUUM.
+    """Returns two schedules of the maintenance job, one for OPTIMIZE and one for VACUUM. A schedule is switched on at first if its setting
+    (`maintenance.optimize` or `maintenance.vacuum`) is not empty. Otherwise it is switched off at first. If a person switches it on,
+    OPTIMIZE runs every hour, and VACUUM every Sunday.
     """
     given, minute = config.destinations[destination].maintenance, minute_of(destination)
     hourly, sundays = f"{minute} * * * *", f"{minute} 4 * * 0"

@@ -89,8 +89,9 @@ def reported_tables(config: SluiceConfig, destination: str, tables: tuple[TableV
 
 
 class MergeReports:
-    """Reports the tables that one merge run has merged. `batch` reports all tables of a batch. While a run has outputs that it has not
-    yielded yet, it calls `event` and `merged` for each table instead of `batch`.
+    """Reports to Dagster the tables that one merge run has merged. A run that selects no assets calls `batch`, which reports all tables of
+    a batch. A run that selects assets must yield an output for each asset. Until it has yielded all outputs, it calls `event` and `merged`
+    for each table instead of `batch`.
     """
 
     def __init__(self, context: dg.OpExecutionContext, tables: ReportedTables) -> None:
@@ -202,16 +203,16 @@ class MergeReports:
 
 
 def _materialization(key: dg.AssetKey, merged: MergedTable, shown_values: Metadata) -> dg.AssetMaterialization:
-    """Returns the materialization of an asset that is not an output of the run. The materialization has the same content as that of an
-    output.
+    """Returns the materialization of an asset, with the end of the batch as data version. Dagster adds this tag to outputs of a run, but
+    not to plain events.
     """
     version = dg.DataVersion(str(merged.batch.end)).value
     return dg.AssetMaterialization(key, metadata=shown_values, tags={DATA_VERSION_TAG: version})
 
 
 def metadata(merged: MergedTable) -> Metadata:
-    """Returns the metadata of a materialization, without the columns. The numeric keys and their types must never change, so that Dagster
-    plots unbroken lines.
+    """Returns the metadata of a table's materialization, except the description of its columns. The numeric keys and their types must never
+    change, so that Dagster plots unbroken lines.
     """
     outcome = merged.outcome
     whole = {

@@ -142,8 +142,8 @@ def verdict_of(run: RunRecord) -> RunVerdict:
 
 
 def strongest(runs: Sequence[RunRecord]) -> str:
-    """Returns the Dagster status of the run that decides about a batch, or "" if the batch has no run. Among runs with the same verdict, a
-    run with the status STARTED or CANCELING comes first.
+    """Returns the Dagster status of the run that decides about a batch, or "" if the batch has no run. The run whose verdict is listed
+    first in `RunVerdict` decides. Among runs with the same verdict, a run with the status STARTED or CANCELING comes first.
     """
     order = list(RunVerdict)
     working = (DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)

@@ -152,10 +152,10 @@ def with_columns(writer: LakeWriter, staged: StagedTable, table: DeltaTable, tar
     """Returns `writer` with the columns that no other program may have removed from the Delta table. These are Sluice's own columns, and
     the columns that the source's table has before the first segment that the Delta table lacks.
 
-    Leaves out columns that this segment's alterations change, because an earlier attempt may have dropped or renamed them already. Also
-    leaves out columns that the source dropped later, because a backfill stages a table with its earlier columns. If the Delta table lacks
-    no segment, or if the segment empties the table or replaces it by a renamed one, the result has no columns. A TRUNCATE that leaves rows
-    in the Delta table does not count as a segment: it leaves rows of other shards, or rows that are marked as deleted.
+    Leaves out columns that this first segment alters, because an earlier attempt may have dropped or renamed them already. Also leaves out
+    columns that the source dropped later, because a backfill stages a table with its earlier columns. The result has no columns if the
+    Delta table lacks no segment, or if the first segment empties the table or replaces it by a renamed one. A TRUNCATE that leaves rows of
+    other shards, or rows that are marked as deleted, does not count as the first segment.
     """
     applied, leaves_rows = table.snapshot.applied_order_key, target.shard is not None or target.deletes == "soft"
     lacking = (segment for segment in staged.segments if last_order_key(segment) > applied)
@@ -367,8 +367,8 @@ class _TableMerge:
         return before
 
     def _after_conflict(self, error: Exception, *, last: bool) -> int:
-        """Returns the table's version, for the next attempt. Raises TableError after the last attempt, or if the conflicting commit did
-        more than maintenance.
+        """Called after a commit failed because another writer had committed first. Returns the table's version, for the next attempt.
+        Raises TableError if this was the last attempt (`last`), or if the other commit did more than maintenance.
         """
         self.conflicts.add(self.table.name)
         seen = self.table.snapshot

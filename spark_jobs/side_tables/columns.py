@@ -125,8 +125,8 @@ def taken_over(
 
 
 def _variants(name: str, there: Mapping[str, str], wanted: str) -> tuple[tuple[str, str], ...]:
-    """Returns all columns of the history that have ever stored the source's column `name`. If one of them has the type `wanted`,
-    returns only that column.
+    """Returns all columns of the history that have ever stored the source's column `name`, as (column, type). If one of them has the type
+    `wanted`, returns only that column.
     """
     known = [
         (ours, kind) for ours, kind in there.items() if ours.lower() in {name.lower(), typed_name(name, kind).lower()}

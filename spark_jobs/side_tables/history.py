@@ -112,8 +112,8 @@ class History:
         call opens have the operation `read`. Returns whether anything differed.
 
         The rows of `current_state` have all changes up to `position` (order key, commit time in µs). A new row version begins at the last
-        change of its row, or at `position` if `at_position`, or if the open version that it replaces does not begin earlier. Raises
-        TableError if the history cannot be written, or if only Spark can read `current_state` and `session` is None.
+        change of its row. Exceptions: it begins at `position` if `at_position`, or if the version that it replaces begins at that change or
+        later. Raises TableError if the history cannot be written, or if only Spark can read `current_state` and `session` is None.
         """
         at = current_state.at(version)
         differed = self._take(at, key, position, user_metadata, at_position=at_position)
@@ -223,7 +223,7 @@ class History:
         return self._close(segment.commit_time_us, IS_CURRENT, self._commit(segment.order_key, user_metadata))
 
     def leave(self, order_key: int, commit_time_us: int, user_metadata: str) -> bool:
-        """Closes the open versions, because the table was renamed at `order_key`. If a new table of the old name has opened versions since
+        """Closes the open versions of a table that was renamed at `order_key`. If a new table of the old name has opened versions since
         then, these versions stay open.
         """
         if self.table.log is None:
@@ -453,7 +453,7 @@ class History:
 
 
 def row_count(table: SideTable) -> int:
-    """Returns the number of rows of a history. Returns ROWS_MAX + 1 if its files are larger than BYTES_MAX, so that Spark merges it."""
+    """Returns the number of rows of a history, or ROWS_MAX + 1 if its files are larger than BYTES_MAX, so that Spark merges the history."""
     if table.log is None:
         return 0
     files: Any = pa.table(table.log.get_add_actions(flatten=True))

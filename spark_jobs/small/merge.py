@@ -282,8 +282,8 @@ class _SmallMerge:
         return self._merge_rows(rows, images[OPERATION], segment)
 
     def _all_new(self, segment: ChangesSegment) -> bool:
-        """Returns whether file statistics prove that no file has a key of the segment. Only an integer key allows this proof, unless the
-        table has no files.
+        """Returns whether file statistics prove that no file has a key of the segment. If the table has files, only an integer key allows
+        this proof, because only integers have exact bounds in the statistics.
         """
         whole_numbers = {column.name for column in segment.columns if column.type in INTEGERS}
         known = segment.key[0] in whole_numbers or not self.table.reach(segment.key[0], None, None).files

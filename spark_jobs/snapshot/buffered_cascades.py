@@ -2,8 +2,9 @@
 `apply_cascades` reads them.
 
 The current rows of a table are not known during its snapshot, so a run cannot derive yet how foreign keys change these rows. Instead, the
-run stores each change of a value that the foreign keys reference: the value that was deleted or changed, and how many images of the table
-precede the change in its transaction. This number does not depend on how the stream is split into batches.
+run stores each change of a value that the foreign keys reference, and the publication derives the changes of the rows. For each change, the
+run stores the value that was deleted or changed, and how many images of the table precede the change in its transaction. By this number,
+the publication sorts the change between the images. The number does not depend on how the stream is split into batches.
 
 A run writes in this order: the changes of referenced values, the buffered images of the table, and a mark that both are complete. Then it
 writes the manifest of derived changes (`cascades.files`), and last it merges other tables. If the run crashes before it has written this

@@ -60,8 +60,8 @@ class SnapshotBuffers(Protocol):
         """
 
     def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
-        """Restarts the snapshot, because foreign keys changed rows up to this order key and these changes cannot be derived. After too many
-        such restarts, the snapshot fails. The restarted snapshot reads the rows only after the tables `through` have been published.
+        """Restarts the snapshot. Called if foreign keys changed rows up to this order key, and these changes cannot be derived. After too
+        many such restarts, the snapshot fails. The restarted snapshot reads the rows only after the tables `through` have been published.
         """
 
     def fail(self, name: str, why: str) -> None:

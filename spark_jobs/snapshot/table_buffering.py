@@ -30,8 +30,8 @@ NOT_BUFFERED = "changes of the table could not be buffered"
 
 
 class Buffering:
-    """The tables of a batch that have a running snapshot. `live` has those tables that foreign keys may change in this batch. `reports` and
-    `errors` have the result of each table.
+    """Buffers the changes of those tables of a batch that have a running snapshot. `live` are the tables among them that foreign keys may
+    change in this batch. `reports` and `errors` have the result of each table.
     """
 
     def __init__(

@@ -124,7 +124,8 @@ def plan_of(columns: Mapping[str, tuple[str, str]], kept: tuple[str, ...], segme
     """Returns the plan for a table. `columns` has the name and the Spark type of each column of the table, by lower-case name. `kept` are
     those columns that the source dropped earlier.
 
-    Leaves out alterations of columns that the table does not have: they were already applied, or the table was created again.
+    Leaves out alterations of columns that the table does not have, because these alterations were already applied, or the table was created
+    again.
     """
     names = _Names(columns, kept)
     names.take(segment.alterations)
@@ -230,8 +231,8 @@ def removing_statements(path: str, plan: AlterationPlan, there: Mapping[str, tup
 
 
 def giving_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
-    """Returns the statements of the plan's second half, which rename and widen columns. These statements do not add columns and do not copy
-    values.
+    """Returns the statements that rename and widen columns. They are executed after those of `removing_statements`, and before columns are
+    added and values are copied.
     """
     renames = [_rename(path, old, new) for old, new in plan.renames if old.lower() in there]
     table = sql_text.delta_path(path)

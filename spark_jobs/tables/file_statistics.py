@@ -132,9 +132,9 @@ def _least_text(value: str) -> str:
 
 
 def _greatest_text(value: str) -> str:
-    """Returns, as JSON, a short string that is not lower than `value`. If `value` is longer than TEXT_CHARS_MAX characters, the result has
-    the first TEXT_CHARS_MAX characters, and then LAST_CHARACTER. If `value` continues with n times LAST_CHARACTER, the result has
-    LAST_CHARACTER n + 1 times.
+    """Returns, as JSON, an upper bound of `value` for the statistics, which has at most TEXT_CHARS_MAX characters of `value`. If `value` is
+    longer, LAST_CHARACTER (the highest character) follows these characters. If the rest of `value` begins with n times LAST_CHARACTER, the
+    result has LAST_CHARACTER n + 1 times.
     """
     if len(value) <= TEXT_CHARS_MAX:
         return json.dumps(value, ensure_ascii=False)

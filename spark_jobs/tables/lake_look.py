@@ -49,8 +49,9 @@ class LakeLook:
         self._seen: dict[str, _Seen] = {}
 
     def trouble(self, owner: Owner, path: str, record: TableRecord) -> str:
-        """Returns what another program did to the table since `record`, and what to do. Returns "" if it did nothing relevant. Raises
-        TableError if the table's log cannot be read.
+        """Returns what another program has done to the Delta table since the last run, and what an operator can do. `record` is the state
+        in which the last run left the table. Returns "" if nothing relevant has changed. Raises TableError if the table's log cannot be
+        read.
         """
         seen = self._seen.get(path)
         if seen is None or seen.record != record or not _unchanged(seen):

@@ -27,11 +27,12 @@ def row_end(columns: tuple[Column, ...]) -> int:
 
 
 def current_rows(operation: Int8s, buffer: Bytes, starts: Int64s, *, keyed: bool) -> Mask:
-    """Returns which images belong to current rows, so that the caller can drop all other images. `starts`: offset of each image's ROW END
-    in `buffer`, or a negative number if the image omits ROW END because the update did not change it.
+    """Returns which images of a system-versioned table of MariaDB belong to current rows, so that the caller can drop the images of
+    historical rows. `starts`: offset in `buffer` at which the column ROW END of each image begins, or a negative number if the image omits
+    ROW END because the update did not change it.
 
-    If `keyed`, an update that sets ROW END becomes a delete: the function changes the update's entry in `operation`. In a table without a
-    key, the after image of such an update is historical, and the before image removes the row.
+    MariaDB logs a delete as an update that sets ROW END. If `keyed`, this function makes it a delete: it changes the update's entry in
+    `operation`. In a table without a key, the after image of such an update is historical, and the before image removes the row.
     """
     there = starts >= 0
     found = buffer[np.where(there, starts, 0)[:, None] + np.arange(END_BYTES)]

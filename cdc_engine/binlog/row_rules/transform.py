@@ -106,8 +106,8 @@ class BoundTransform:
             self._show(name, slot)
 
     def applied(self, arrays: Sequence[AnyArray]) -> tuple[list[AnyArray], Kept | None]:
-        """Calls the function for rows of the table. Returns (columns, kept). `columns`: all columns of all rows after the transform.
-        `kept`: which rows the function keeps, or None if it keeps all rows.
+        """Calls the transform's function for rows of the table. Returns (columns, kept). `columns`: all columns of all rows after the
+        transform. `kept`: which rows the function keeps, or None if it keeps all rows.
         """
         given = pa.RecordBatch.from_arrays([arrays[slot] for slot in self._reads], schema=self._input)
         result = self._called(given)

@@ -56,8 +56,9 @@ class Readable:
         return ""
 
     def _hidden_elsewhere(self, version: TableVersion) -> list[str]:
-        """Returns the columns that conf/ masks or excludes and that the table does not have. The source may have renamed such a column
-        while the table was stopped for the lake, and the column's values would be visible under the new name.
+        """Returns the columns that conf/ masks or excludes and that the table does not have. Called for a table that is stopped for the
+        lake. The source may have renamed such a column, so the caller does not show the table's rows: the column's values would be visible
+        under the new name.
         """
         policy = self.forms.policies.get(version.name, DEFAULT_POLICY)
         named = self.forms.named(version.name)[1] if self.forms.named is not None else frozenset[str]()

@@ -82,8 +82,9 @@ class GroupEngine(Lifecycle[OpenParts[GroupConsumers], GroupConsumers]):
         )
 
     def _look(self) -> None:
-        """Begins to serve if the settings are valid, no other process holds the lease, and all members run in this process. Once it serves,
-        checks the lease, and ends if no member has run in this process for APART_SECONDS. The group's state says why it does not serve.
+        """Begins to serve the group's consumers if the settings are valid, no other process holds the lease, and all members run in this
+        process. After that, checks the lease at each call, and ends if no member has run in this process for APART_SECONDS. The group's
+        state says why the group is not served.
         """
         missing = self._members.missing()
         if len(missing) < len(self._members.names):

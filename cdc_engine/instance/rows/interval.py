@@ -91,10 +91,10 @@ def locate_interval(config: DestinationConfig, ledger: Ledger, request: Requeste
 def _of_run(
     request: RequestedInterval, files: ReadableFiles, cursor: Position
 ) -> tuple[StartChoice, StartChoice] | None:
-    """Returns the positions between which a run merged the requested changes. Returns None if no run is requested, or if the binlog files
-    no longer have these positions.
+    """Returns the positions between which a run merged the requested changes. Returns None if the request names no run, or if the binlog
+    files no longer have these positions.
 
-    Commit times could not replace the positions, because they are not in the order of the binlog: some servers log the time at which a
+    Commit times are not used to find this interval, because they are not in the order of the binlog: some servers log the time at which a
     statement began.
     """
     if request.between is None or not all(each.file and each.counts_as(cursor) for each in request.between):
@@ -206,9 +206,9 @@ def facts_of(
     unlike: Collection[str] = (),
     given: Path | None = None,
 ) -> tuple[TableFacts, ...]:
-    """Returns, for each table, the facts that `rules.refusal` needs for its decision. `staged` has the results of staging parts of the
-    interval. `given` is the requested schema file. `unlike` has the tables whose columns in this file differ from their columns at the
-    lake's position (`tables_unlike`). Raises MetaError if the ledger or another record cannot be read.
+    """Returns, for each table, the facts from which `rules.refusal` decides whether the table is refused. `staged` has the results of
+    staging parts of the interval. `given` is the requested schema file. `unlike` has the tables whose columns in this file differ from
+    their columns at the lake's position (`tables_unlike`). Raises MetaError if the ledger or another record cannot be read.
     """
     ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)
     snapshots = {each.name: str(each.state) for each in SnapshotRecords(directory).all() if each.is_open}
@@ -237,8 +237,8 @@ def facts_of(
 
 
 def _facts_or_error(facts: Callable[[str], TableFacts], name: str) -> TableFacts:
-    """Returns the facts about a table. After an unexpected error, returns facts that contain the error, so that only this table is
-    refused.
+    """Returns the facts about a table. If an unexpected error occurs, returns facts that contain the error. The backfill or repair then
+    leaves out only this table.
     """
     try:
         return facts(name)

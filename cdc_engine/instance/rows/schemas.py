@@ -159,8 +159,8 @@ def _reaching_everything(statement: Statement, objects: StoredObjects | None, de
 
     Marks statements whether or not such a trigger or view exists now, because one may have existed in the interval. Marks a CREATE TABLE
     with a SELECT, because the SELECT may read a view that calls a function. Does not mark statements on tables in the server's own
-    databases, where RDS writes a heartbeat, because these tables have no triggers. Marks nothing if `objects` is None, because the source
-    does not write its binlog in the MIXED format.
+    databases, where RDS writes a heartbeat, because these tables have no triggers. If `objects` is None, the source does not write its
+    binlog in the MIXED format, and nothing is marked.
     """
     if objects is None:
         return statement

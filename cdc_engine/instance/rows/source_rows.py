@@ -87,8 +87,9 @@ class SourceRows:
         )
 
     def wait_until_past(self, high: SourceEnd, low: Position, seconds: float) -> None:
-        """Waits until the cursor has passed `high`, so that the lake has every change that the read rows may include. Raises
-        ActRefusedError after `seconds`, or if the stream is no longer in the epoch of `low`.
+        """Waits until the cursor has passed `high`, the end of the binlog after the rows were read. The lake then has every change that the
+        read rows may include. Raises ActRefusedError after `seconds`, or if the stream is no longer in the epoch of `low`, the position
+        before the rows were read.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -109,8 +110,8 @@ class SourceRows:
 
 
 def _read(reader: TableReader, name: str, number: int, path: Path) -> int:
-    """Reads the rows that meet the reader's condition into the file `path`, like a chunk of a snapshot without key bounds. Returns the
-    number of rows.
+    """Reads the rows that meet the reader's condition into the file `path`. Uses the code that reads a chunk of a snapshot, without key
+    bounds. Returns the number of rows. Raises ActRefusedError if the table changes during the read, or if a value cannot be decoded.
     """
     try:
         facts = reader.read(Chunk(number=number), path)

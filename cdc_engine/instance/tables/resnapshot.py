@@ -80,9 +80,9 @@ class Resnapshots:
         return stop.state == TableState.SCHEMA_UNKNOWN or (allowed and stop.state in HEALED_BY_ROWS)
 
     def take_up(self, due: Sequence[StoppedTable], dependencies: ResnapshotDependencies) -> None:
-        """Re-snapshots the due tables from the cursor on. If a table was dropped, ends the table's stop. If a name belongs to a view or a
-        sequence, ends the stop of the name. If the schema of a table is unknown, the table stays stopped, and a later call tries again.
-        Call it only while no batch is in flight.
+        """Starts the re-snapshot of each stopped table in `due`: ends the table's stop, and buffers its changes from the cursor on. If the
+        table was dropped, or if the name belongs to a view or a sequence, only ends the stop. If the schema of the table is unknown, the
+        table stays stopped, and a later call tries again. Call this method only while no batch is in flight.
 
         Raises SourceConnectionError if the source must be queried and does not answer.
         """

@@ -86,9 +86,10 @@ def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> Search
 
 
 def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> SearchedInterval:
-    """Returns the statements and XA commits of the blocks up to `time_us`, and up to LATE_US later. `commits` is the list
-    `_PreparedBefore.commits`: the scan of a block appends to it the names of XA transactions that were committed in the block and prepared
-    before the interval. After each block with transactions, this function empties the list.
+    """Returns the DDL statements and XA commits of `blocks` up to the commit time `time_us` plus LATE_US. LATE_US is added because commit
+    times are not in exact order. `commits` is the list `_PreparedBefore.commits`. The scan of a block appends to this list the names of XA
+    transactions that were committed in the block, and prepared before the first block. After each block with transactions, this function
+    empties the list.
     """
     interval = SearchedInterval()
     for block in blocks:
@@ -107,8 +108,9 @@ def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> Se
 
 
 def _first_us(block: Block) -> int:
-    """Returns the earliest commit time in a block that has a statement. If no transaction ends in the block, returns the time of the
-    statement. For example, the transaction of a CREATE TABLE with a SELECT ends in a later block, which has the rows.
+    """Returns the earliest commit time of the transactions that end in a block, in µs since 1970. If no transaction ends in the block,
+    returns the time of the block's statement. For example, the transaction of a CREATE TABLE with a SELECT ends in a later block, which has
+    the rows.
     """
     if block.transaction_count:
         return int(block.transaction_time_us.min())
@@ -129,8 +131,8 @@ class _PreparedBefore(UnwantedRows):
 
 
 def _first_of_time(time_us: int, only: str, block: Block) -> int:
-    """Returns the index of a block's first transaction that committed at `time_us` or later, or -1 if there is none. Returns 0 for a block
-    after the file `only`, so that the search ends there.
+    """Returns the index of a block's first transaction that committed at `time_us` or later, or -1 if there is none. If `only` names a
+    file, returns 0 for a block after this file, so that the search ends there.
     """
     return 0 if only and block.file != only else first_at_or_after(block.transaction_time_us, time_us)
 

@@ -77,7 +77,8 @@ def fetch(archive: Archive, file: str, facts: ServerFacts, given_up: Callable[[]
 
 class ArchivedInterval:
     """The part of a binlog from a cursor to the end of some archived files. `files` are oldest first, without a gap. `following` is the
-    name of the file after the last file, or empty if the last file may have been copied while the server wrote it.
+    name of the file after the last file, by which the end of the last file is checked. If the last file may have been copied while the
+    server wrote it, `following` is empty.
     """
 
     def __init__(
@@ -163,10 +164,10 @@ class ArchivedInterval:
         return (*self.files, self._following)[self.files.index(file) + 1]
 
     def _require_closed(self, file: str, ended: bytes, following: str) -> None:
-        """Raises PositionLostError if a file does not end with the event with which a server closes a file. Without this event, the file
-        was copied before the server closed it, or the copy is truncated. Nothing is checked if `following` is empty, because the server may
-        still have written the file when it was copied. Nothing is checked either on MySQL with GTIDs, because the GTIDs of the next file
-        would show a gap.
+        """Raises PositionLostError if a file does not end with the event with which a server closes a file (ROTATE or STOP). Without this
+        event, the file was copied before the server closed it, or the copy is truncated. Nothing is checked if `following` is empty,
+        because the file may then be the one that the server was writing. Nothing is checked either on MySQL with GTIDs, because the GTIDs
+        of the next file would show a gap.
         """
         proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
         if following and not proven and not is_closed(ended, following):

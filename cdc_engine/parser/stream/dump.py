@@ -1,4 +1,5 @@
-"""Requests a dump and connects it to a scanner. Also reads dumps that end at the end of the binlog.
+"""Requests dumps, the streams of binlog events that a server sends to a replica, and makes the scanners that parse them. Also reads dumps
+that end at the end of the binlog.
 
 `begin_dump` requests the stream of a parser, `begin_shared` joins a dump that already runs, and `begin_independent_dump` reads a part of
 the binlog without affecting the running stream.
@@ -112,8 +113,8 @@ def begin_dump(
 def begin_shared(
     shared: SharedPosition, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
 ) -> tuple[Scanner, PacketFramer]:
-    """Called if a parser changes to a dump that several parsers read. Returns the scanner and the framer with which the parser continues
-    after `shared.position`. `shared.reader` may begin before this position, at `shared.reader.boundary`. The framer skips the bytes between
+    """Returns the scanner and the framer with which a parser continues after `shared.position`. Called if the parser changes to a dump that
+    several parsers read. `shared.reader` may begin before this position, at `shared.reader.boundary`. The framer skips the bytes between
     the two.
     """
     position = shared.position

@@ -27,8 +27,8 @@ FRAME_ENTRIES = 2  # A consumer gets one entry for the beginning of a transactio
 
 @dataclasses.dataclass(frozen=True, order=True)
 class WindowCount:
-    """A point in the window: how many transactions end before this point, and how many row events are before it, counted from the beginning
-    of the window.
+    """A point in the window. `transactions` is the number of transactions that end before this point, and `events` the number of row events
+    before it. Both are counted from the beginning of the window.
     """
 
     transactions: int = 0
@@ -40,8 +40,8 @@ class WindowPosition:
     """A position in the stream: after the first `events` captured row events of the transaction that follows `position`.
 
     `begun` identifies this transaction by its key, because another server may have another transaction at `position`. If `events` is 0,
-    `begun` is None. `last` is the binlog offset of the last of these row events, or 0 if the offset is unknown. The window verifies the
-    count by this offset.
+    `begun` is None. `last` is the binlog offset of the last of these row events, or 0 if the offset is unknown. By this offset, the window
+    verifies that it counts the row events in the same way.
     """
 
     position: Position
@@ -152,9 +152,9 @@ def last_offset(each: WindowBlock, events: int) -> int:
 
 
 def ends_before(blocks: Sequence[WindowBlock], ended: WindowCount, events: int) -> bool:
-    """Returns whether a reader has counted more row events of a transaction than the transaction has. The transaction begins at the count
-    `ended`. The last row event that the reader has counted is the window's row event with the number `events`. Returns False if the end of
-    the transaction is not in these blocks.
+    """Returns whether a reader's position counts more row events of a transaction than the transaction has. Such a position does not fit
+    this window. The transaction begins at the count `ended`. `events` is the number, in the whole window, of the last row event that the
+    position counts. Returns False if the end of the transaction is not in these blocks.
     """
     at = bisect.bisect_right(blocks, ended.transactions, key=lambda each: each.end.transactions)
     if at == len(blocks):

@@ -128,8 +128,8 @@ def _is_view(objects: Iterable[StoredObject]) -> bool:
 def _calling(
     views: Iterable[TableKey], at: Mapping[TableKey, list[StoredObject]], named: Mapping[str, set[TableKey]]
 ) -> str:
-    """Returns a sentence if one of the views, or a view that they read, calls a routine, which may change any table. Returns "" if no
-    view calls a routine.
+    """Returns why a statement that reads these views may change any table: one of the views, or a view that they read, calls a routine.
+    Returns "" if none of these views calls a routine.
     """
     left, seen = list(views), set[TableKey]()
     while left:

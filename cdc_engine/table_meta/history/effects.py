@@ -3,7 +3,7 @@ policy, an approval or an operator's schema is needed, `effects_of` returns a qu
 
 EFFECTS has one function per kind of statement. The functions follow the schemas of all tables, including stopped tables and tables that are
 not captured. The engine needs the schema of such a table when the table's stop is resolved, or when a RENAME gives the table a name that
-conf/ captures. Only running tables get changes for the lake.
+conf/ captures. Only captured tables that are not stopped get changes for the lake.
 """
 
 from __future__ import annotations
@@ -110,8 +110,8 @@ def _repointed(
 def _new_names(
     statement: Statement, context: DdlContext
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
-    """Returns the tables and the columns that a statement renames, as arguments for `foreign_keys.pointing`. Tables whose engine has no
-    foreign keys are left out, because a foreign key to such a table (possible with foreign_key_checks=0) keeps the old name.
+    """Returns the new names of tables and columns that a statement renames, for foreign keys that refer to them. Leaves out tables whose
+    engine has no foreign keys: a foreign key to such a table (possible with foreign_key_checks=0) keeps the old name.
     """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}
@@ -169,8 +169,8 @@ def _become(
     context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
 ) -> Iterator[DdlEffect]:
     """Yields the effects on a table that gets the schema `done.schema`. Stops the table if the policy does not allow the change, or if the
-    lake needs a re-snapshot (`done.unknown`). If the table is not running, only its schema changes. `rows_lost` are actions that deleted or
-    inserted rows without row events. The policy decides about DROP PARTITION and TRUNCATE (PARTITION_LOST). All others stop the table.
+    lake needs a re-snapshot (`done.unknown`). If the table is not captured or is stopped, only its schema changes. `rows_lost` are actions
+    that deleted or inserted rows without row events. The policy decides about the actions in PARTITION_LOST. Other actions stop the table.
     """
     items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
     unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
@@ -384,9 +384,9 @@ def _taken_over(
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
     """Returns the effect of a rename that the lake cannot follow, from `origin` to `name`: if `name` is captured, the table `name` stops.
 
-    If both names are captured, the change STOPPED is reported even if the table `name` was already stopped. The reason: consumers also get
-    rows of stopped tables, and must stop at this rename if conf/ has different filters, masks or transforms for the two names. Nothing is
-    reported if a schema change tool renamed the original table to `name`, for example to `_t_del`.
+    If both names are captured, the effect has the change STOPPED even if the table `name` was already stopped. The reason: consumers also
+    get rows of stopped tables, and must stop at this rename if conf/ has different filters, masks or transforms for the two names. The
+    effect has no change if a schema change tool renamed the original table to `name`, for example to `_t_del`.
     """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):

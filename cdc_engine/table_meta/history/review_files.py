@@ -126,8 +126,8 @@ class ReviewFiles:
         return "" if text is None else str(self._record(name, text, {"plan"})["plan"])
 
     def forget_before(self, order_key: int, kept: int = RECORDS_KEPT) -> None:
-        """Removes the oldest records until `kept` records are left, but no record of a statement at or after `order_key`. The stream never
-        reads statements before `order_key` again. Raises MetaError if the record store does not answer.
+        """Removes the oldest records until `kept` records are left. Keeps all records of statements at or after `order_key`, even more than
+        `kept`, because the stream may read these statements again. Raises MetaError if the record store does not answer.
         """
         names = sorted(self._records.all(FOLDER))  # A name begins with the order key of the statement.
         first_needed = f"{FOLDER}/{order_key:020d}"

@@ -21,7 +21,7 @@ Types = Mapping[str, Sequence[str]]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ListedTable:
-    """A "database.table" in the list.
+    """A table in the list of a destination: a captured table, or a table whose rows foreign keys change. `name` is its "database.table".
 
     - `version`: None if the table is not captured, but foreign keys change its rows.
     - `types`: the types of the columns in the lake, or empty if the lake has no type for one of the columns.

@@ -55,8 +55,8 @@ class SourceClock:
 
 
 class MemberClock:
-    """Queries the clock of a member's source at short intervals, in a thread. Call `begin` and `end` once. The other methods may be called
-    from any thread.
+    """Queries the clock of a member's source at short intervals, in a thread. From the answers, the group knows up to which time it has all
+    transactions of the member. Call `begin` and `end` once. The other methods may be called from any thread.
     """
 
     def __init__(self, name: str, reader: ClockReader) -> None:
