@@ -127,8 +127,8 @@ def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
 
 
 def _variable_of(key: str, text: str) -> str:
-    """Returns the name of the environment variable to which a value of conf/ refers, as a whole or in the password of a URL. A value with
-    the key `env` is the name itself. Returns "" if the value refers to no variable.
+    """Returns the name of the environment variable to which a value of conf/ refers. The value is a reference as a whole, or a URL whose
+    password is a reference. A value with the key `env` is the name itself. Returns "" if the value refers to no variable.
     """
     if key == _NAMES_VARIABLE:
         return text

@@ -38,8 +38,8 @@ class StoreFolder:
         return f"StoreFolder({self.url!r})"
 
     def sizes(self) -> dict[str, int]:
-        """Returns the bytes of each file in the directory and below, by its path in the directory. Returns {} if the directory does not
-        exist.
+        """Returns the size in bytes of each file in the directory and below, by the file's path in the directory. Returns {} if the
+        directory does not exist.
         """
         with as_store_error(self.url, self._options):
             found = self._store.get_file_info(pafs.FileSelector(self._path, allow_not_found=True, recursive=True))

@@ -201,8 +201,8 @@ def _note_failed(name: str, error: Exception) -> None:
 
 
 def kept() -> dict[str, str]:
-    """Returns the digest of the settings with which each engine of this process was made, by destination. The digest is "" until the
-    settings are read.
+    """Returns, by destination, the digest of the settings with which each engine of this process was made. The digest is "" until the
+    settings are read. `keeper` restarts an engine whose digest differs from that of the current settings.
     """
     with _lock:
         return {name: _made.get(name, "") for name, slot in _slots.items() if slot.occupied}

@@ -45,8 +45,8 @@ def to_log(alarm: Alarm) -> None:
 
 
 def to_webhook(url: str, headers: dict[str, str]) -> Handler:
-    """Returns a handler that sends a POST with the fields of the alarm as JSON: destination, state, about (the alarm's key), text, over,
-    and at (seconds since 1970).
+    """Returns a handler that sends a POST with the fields of the alarm as JSON: destination, state, about (the alarm's key), text, over
+    (whether the problem has ended), and at (seconds since 1970).
     """
 
     def send(alarm: Alarm) -> None:

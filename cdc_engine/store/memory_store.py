@@ -223,8 +223,8 @@ class MemoryEventStore:
         self._take(block)
 
     def _take(self, block: Block, stored: StoredBlock | None = None) -> None:
-        """Appends a block to the ring. If the ring is full, the block goes to disk, except if a transaction ends in it or it has table
-        changes. `stored` is where a file already has the block, or None.
+        """Appends a block to the ring. If the ring is full, and the block has no table changes and no end of a transaction, the block goes
+        to disk instead. `stored` is where a file already has the block, or None.
         """
         if self._ring.full and not block.transaction_count and not block.changes:
             self._append_spilled(block, self._spill.spilled(block, stored))

@@ -54,8 +54,8 @@ class CopyName:
 
 
 class PreparedCopies:
-    """The copies of one destination's prepared transactions in the object store. `token` is the token of the lease. All methods raise
-    NotSharedError if the object store does not answer.
+    """The copies of one destination's prepared transactions in the object store. `token` is the token of the lease, which is in the names
+    of the files that this object writes. All methods raise NotSharedError if the object store does not answer.
     """
 
     def __init__(self, location: LedgerLocation, token: int = 0) -> None:

@@ -141,8 +141,8 @@ def _first_key(staged: StagedTable) -> str:
 
 
 def writer_of(batch: StagedBatch, staged: StagedTable) -> LakeWriter:
-    """Returns who writes the table, for the check whether this writer may write it (`table_owner`). For a backfill or a repair, the
-    delivery number is the highest possible one, so that no commit in the table appears to be of a later delivery.
+    """Returns who writes the table, for the check whether this writer may write it (`table_owner`). The check refuses a writer if the table
+    has a commit of a later delivery. So for a backfill or a repair, the delivery number is the highest possible one.
     """
     delivery = sys.maxsize if batch.backfill is not None else batch.delivery
     return LakeWriter(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)

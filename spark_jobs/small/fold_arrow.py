@@ -179,9 +179,9 @@ class _Partial:
         return indices >= 0, _take(self.images[name], indices)
 
     def _stored_keys(self) -> tuple[list[Any], Mask]:
-        """Returns, for each last image of a key, the key that its row has in the lake. This is another key than that of the image if the
-        row's key has changed in the segment. Also returns a mask of the images whose row was inserted in the segment and is not in the
-        lake yet.
+        """Returns, for each last image of a key, the key under which the lake has the image's row. It differs from the image's key if the
+        row's key has changed in the segment. Also returns a mask of the images whose row was inserted in the segment and is not in the lake
+        yet.
         """
         if not self.segment.moves:
             return [self.images[name].take(_as_indices(self.last)) for name in self.segment.key], np.zeros(

@@ -85,10 +85,10 @@ class Buffering:
                 self._try(table, ())
 
     def buffer_live(self, passed: Mapping[str, Sequence[Passed]], lost: Mapping[str, UnderivableChanges]) -> None:
-        """Restarts the snapshots of the tables in `lost`, whose changes could not be derived, so that their rows are read again. Then
-        buffers the changes of the tables in `live` (the tables that foreign keys may change in this batch), and syncs these changes to
-        disk. `passed` has the changes of parent rows that foreign keys pass on to each table. Raises TableError if one of these steps fails
-        for a table. The run then derives no changes of foreign keys, and a repeated run derives them again.
+        """Buffers the changes of the tables in `live` (the tables that foreign keys may change in this batch), and syncs these changes to
+        disk. First restarts the snapshots of the tables in `lost`, whose changes could not be derived, so that their rows are read again.
+        `passed` has the changes of parent rows that foreign keys pass on to each table. Raises TableError if one of these steps fails for a
+        table. The run then derives no changes of foreign keys, and a repeated run derives them again.
 
         The restarts come first, because the run may crash after it has buffered all changes of a parent of a table in `lost`. A repeated
         run then derives no changes for the table in `lost`, so it would not restart the table's snapshot.

@@ -77,9 +77,9 @@ def group_value(buffer: Bytes, at: int, size: int, first: bool, inverted: bool) 
 def decode_words(
     buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Any
 ) -> Integer:
-    """Decodes decimals to 128-bit two's complement integers, without the decimal point. `out`: the (low, high) words of each row, uint64,
-    rows by 2; 0 for NULL. `groups`: number of digits in each group of bytes. `byte_counts`, `powers`: BYTES_OF_DIGITS and POWERS. The
-    computation divides a number into four limbs of 32 bits.
+    """Decodes decimals to 128-bit two's complement integers, without the decimal point. `out` has one row per decimal: the low and the high
+    64 bits (uint64), both 0 for NULL. `groups`: number of digits in each group of bytes. `byte_counts`, `powers`: BYTES_OF_DIGITS and
+    POWERS. The computation divides a number into four limbs of 32 bits.
 
     Returns the first row with an invalid group, or -1.
     """
@@ -116,7 +116,7 @@ def decode_words(
 def decode_digits(
     buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Bytes
 ) -> Integer:
-    """Decodes decimals to characters. `out`: rows by (1 + precision); '-' or '+', then every digit. The other arguments are those of
+    """Decodes decimals to characters. `out` has one row per decimal: '-' or '+', and then every digit. The other arguments are those of
     `decode_words`. Returns -1, or the first row with an invalid group of digits.
     """
     for row in range(starts.shape[0]):

@@ -25,8 +25,8 @@ def text_value(text: str, each: ColumnType) -> str | None:
 
 
 def scalar_value(text: str, each: ColumnType) -> pa.Scalar[pa.DataType]:
-    """Returns the default value `text` as an Arrow scalar of the column's type, or NULL for an invalid date that becomes NULL
-    (`text_value`). Raises ValueError if the text does not fit the type.
+    """Returns the default value `text` as an Arrow scalar of the column's type. Returns NULL for a zero or partial date if the policy
+    `zero_dates` is "null". Raises ValueError if the text does not fit the type.
     """
     shown = text_value(text, each)
     if shown is None:

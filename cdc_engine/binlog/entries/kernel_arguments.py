@@ -44,9 +44,9 @@ class ColumnFrames(NamedTuple):
 
 
 class MeasuredImages(NamedTuple):
-    """The sizes of Column messages. `columns`: bytes of each message (columns by images; -1: omitted). `images`: bytes of all Column
-    messages of an image, each with its protobuf key and length. `updated` (columns by images): whether the message marks the value as
-    updated.
+    """The sizes of Column messages. `columns` and `updated` have a row per column and an entry per image. `columns`: bytes of each message,
+    or -1 if the image omits the column. `updated`: whether the message marks the value as updated. `images`: bytes of all Column messages
+    of an image, each with its protobuf key and length.
     """
 
     updated: Int8s

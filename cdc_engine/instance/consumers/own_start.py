@@ -44,7 +44,8 @@ def known_position(begin: Position, live: Position) -> Position:
 
 class OwnStart:
     """The start of a consumer's own stream at `begin`. At first, `history` has the schemas at `known`, which is `begin` or an earlier
-    position. `learn` reads the DDL statements from `known` to `begin`. After that, `history` and `prepared` are valid at `begin`.
+    position. `learn` reads the DDL statements from `known` to `begin`. After that, `history` and `prepared` (the prepared transactions) are
+    valid at `begin`.
     """
 
     def __init__(self, begin: Position, known: Position, history: TableHistory, prepared: OwnPrepared) -> None:

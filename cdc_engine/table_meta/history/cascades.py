@@ -126,8 +126,8 @@ def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | No
     """Returns a sentence if values of a foreign key's `columns` in the lake cannot be compared with values of the `referenced` columns of
     the parent, otherwise "". Returns "" if the parent's schema is unknown.
 
-    For ENUMs, the server compares the numbers of the labels, but the lake has the labels. If the server copies a value from a char to a
-    varchar, it copies the padding blanks too, which the lake does not have.
+    For ENUMs, the server compares the numbers of the labels, but the lake has the labels. If the foreign key makes the server copy a value
+    from a char to a varchar, the server copies the padding blanks too, which the lake does not have.
     """
     if parent is None:
         return ""

@@ -146,8 +146,8 @@ def _from_a_version(
     settings, its ledger and the interval of the request.
 
     The start is the position up to which the version has the stream's changes. If the binlog file of this position is not available, the
-    start may be later: the requested start, or the cursor if the cursor is earlier. This is possible only if the table has no later commit
-    of the stream, is not stopped, and has no open snapshot, so that no change is left out.
+    start may be later: the requested start, or the cursor if the cursor is earlier. A later start is possible only if the stream has made
+    no commit after this version, and the table is not stopped and has no open snapshot. Then no change is left out.
 
     Raises ConfigurationError if there is no suitable version, and PositionLostError if the binlog file of the start is not available.
     """
