@@ -99,7 +99,8 @@ def remove_folder(url: str, names: Iterable[str], options: Mapping[str, str]) ->
             parent for name in names for parent in PurePosixPath(path, name).parents if parent.is_relative_to(path)
         }
         for parent in sorted(parents, key=lambda each: len(each.parts), reverse=True):
-            # This fails if the account has no directories, or if another host has put a file into this directory. Neither case does harm.
+            # Removing a directory fails in an account without a hierarchical namespace, which has no directories. It also fails if another
+            # host has put a file into the directory. Both errors are harmless.
             with contextlib.suppress(BaseError, FileNotFoundError):
                 obstore.delete(store, str(parent))
 

@@ -213,7 +213,8 @@ def _merged(
         check_tags(reference, context.run.tags)
         if reference.destination != destination:
             raise BatchReferenceError(
-                f"{reference} does not belong to {destination}, the destination of this job; nothing was written"
+                f"{reference} does not belong to {destination}, the destination of this job; nothing was written: leave merge runs to "
+                "the sensor of the batch's destination"
             )
         say, run = context.log.info, context.run.run_id
         if config.destinations[destination].runs == DRAIN:

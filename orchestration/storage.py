@@ -105,7 +105,7 @@ class KeptFile:
             self._dispose()
 
     def _leave_to_parent(self) -> None:
-        # Keeping this reference prevents Python from closing the parent's connections.
+        # Called in a forked process. The reference `_parents` stays, because Python would otherwise close the parent's connections.
         self._parents, self._engine, self._inode = self._engine, None, None
         self._lock, self._process = threading.Lock(), os.getpid()
 

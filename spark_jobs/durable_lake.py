@@ -147,7 +147,7 @@ def _checkpoint(table: Path, first: Path) -> list[Path]:
     if _changed(pointer) < _changed(first):
         return []
     version = int(json.loads(pointer.read_bytes())["version"])
-    # A checkpoint may share older sidecars with earlier checkpoints. These sidecars were synced with the earlier checkpoints.
+    # Leaves out sidecars that are older than the commit `first`. They also belong to earlier checkpoints, and were synced with these.
     sidecars = [each for each in (table / LOG / SIDECARS).glob("*.parquet") if _changed(each) >= _changed(first)]
     return [*(table / LOG).glob(f"{version:020d}.checkpoint*"), *sidecars, pointer]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-# The environment variable with the names of the destinations, separated by commas. Empty means all.
+# The environment variable with the names of the destinations whose engines this process may start, separated by commas. Empty means all.
 ONLY = "SLUICE_DESTINATIONS"
 
 

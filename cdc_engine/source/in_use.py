@@ -50,7 +50,7 @@ def address_chosen(directory: Path) -> str:
     the local file from the record store. Raises ConfigurationError if the file cannot be read or parsed, and MetaError if the record store
     does not answer.
     """
-    # Reads only the file, which is itself the record if no other host shares the ledger.
+    # If no other host shares the ledger, the local file is itself the record, so only the file is read.
     if not as_location(directory).is_shared:
         return address_in_use(directory)
     text, path = record_store(directory).get(SOURCE_FILE), directory / SOURCE_FILE

@@ -24,8 +24,8 @@ POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0
 WEBSERVER_ANSWER_SECONDS_MAX = 2.0
 # If the warm-up of Spark takes longer than `patience_seconds`, the supervisor's next call of `WarmUp.answers` ends the warm-up, which then
-# counts as done. On a very busy machine, the supervisor may call `answers` late. Therefore it counts the warm-up as failed only this many
-# seconds later.
+# counts as done. On a very busy machine, the supervisor may call `answers` late. Therefore the supervisor counts the warm-up as failed only
+# this many seconds after `patience_seconds`.
 LOOK_SECONDS_MAX = 60.0
 GONE = "the exit code of the process is unknown"
 

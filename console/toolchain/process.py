@@ -103,8 +103,8 @@ class ChildProcess:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        # The id of an ended child stays in use until this process has waited for the child. Until then, no other process group can have
-        # this id.
+        # The id of an ended child stays in use until this process has waited for the child (`returncode` is then set). Until then, no other
+        # process group can have this id and get the signal.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.contracts import OutstandingBatch
 
 # The tag with the destination of a run. The run queue (dagster.yaml) lets only one run per destination execute at a time, and people filter
-# runs by this tag. The run's config has the fields of the reference. The tags repeat them only because Dagster's storage can be queried by
-# tags.
+# runs by this tag. The run's config has all fields of the BatchReference. The tags repeat these fields, because Dagster's storage can be
+# queried by tags, but not by config.
 DESTINATION_TAG = "sluice/destination"
 BATCH_TAG = "sluice/batch"  # By this tag a tick finds the runs of a batch in one indexed query.
 # A run with the value DRAIN takes further batches after its first one, and sets BATCH_TAG to its current batch.
@@ -84,7 +84,8 @@ class BatchReference:
         names = {field.name for field in dataclasses.fields(cls)}
         if set(config) != names:
             raise BatchReferenceError(
-                f"a reference to a batch must have the fields {sorted(names)}, and has {sorted(config)}"
+                f"a reference to a batch must have the fields {sorted(names)}, and has {sorted(config)}: leave merge runs to the "
+                "sensor, which sets these fields in the run's config"
             )
         for name, value in config.items():
             wanted = int if name in {"batch", "first_end", "delivery"} else str
@@ -129,5 +130,6 @@ def check_tags(reference: BatchReference, tags: Mapping[str, str]) -> None:
     for tag, value in reference.to_tags().items():
         if tags.get(tag, value) != value:
             raise BatchReferenceError(
-                f"the run's config names {reference}, but its tag {tag} is {tags[tag]!r}; nothing was written"
+                f"the run's config names {reference}, but its tag {tag} is {tags[tag]!r}; nothing was written: leave merge runs to the "
+                "sensor, which sets config and tags"
             )

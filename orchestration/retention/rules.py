@@ -9,8 +9,8 @@ from collections.abc import Mapping
 # (`sensor.runs`). If a successful run between two failures were removed, the two failures would look consecutive.
 NEWEST_RUNS_KEPT = 50
 # Failed runs stay for a week at least, as failed ticks do (`retention` in conf/dagster.yaml), so that somebody can read on Monday why runs
-# failed on the days before. There are few failed runs, because after several failures the next run waits up to five minutes, or up to 30 s
-# while Spark does not answer (`sensor.backoff`).
+# failed on the days before. The number of failed runs is limited, because after several failures in a row, the next run waits up to five
+# minutes, or up to 30 s while Spark does not answer (`sensor.backoff`).
 FAILURES_HOURS_MIN = 168.0
 # A run whose time is further in the future than this was stored while the clock was wrong. It is removed like an old run, because otherwise
 # it would stay for years.

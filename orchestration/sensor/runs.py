@@ -35,7 +35,7 @@ from sluice.orchestration.sensor.settle import RULES, RunRecord
 
 _log = logging.getLogger(__name__)
 
-# A run with one of these statuses should have a process.
+# A run with one of these statuses should have a process. `open_runs` returns these runs, so that a tick can end those without a process.
 OPEN_STATUSES = [
     DagsterRunStatus.STARTING,
     DagsterRunStatus.STARTED,

@@ -164,7 +164,8 @@ class Ticker:
                 why = f"{self._broken} ticks in a row failed, the newest with {self._broke}; the next attempt begins in {left:.0f} s"
                 return _answer(why, [], cursor)
             answer = self._look_until_something_is_due(runs, cursor, idle_seconds)
-            # Records that the tick has ended. A tick that raises an error does not reach this line, because it has settled nothing.
+            # Records the tick, because `runless` reports an engine whose ticks have stopped. A tick that raises an error is not recorded,
+            # because it has settled nothing.
             hear(self._line.destination)
             self._broken = 0
             return answer

@@ -306,7 +306,7 @@ class Play:
                 continue
             if below.child_name not in self._buffered:
                 # The table `below.child_name` has no running snapshot, so it gets an error in this batch. If `child` were published before
-                # the batch is repeated, the repeated run would derive no changes of this table. So the rows of `child` are read again.
+                # the batch is repeated, the repeated run would derive no changes of `below.child_name`. So `child` is read again.
                 self._read_again(
                     event,
                     child,

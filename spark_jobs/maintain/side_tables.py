@@ -102,8 +102,8 @@ def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
         # below.
         sync_commits(given.path, version, version, since_seconds=time.time() - UNSYNCED_SECONDS_MAX)
         side.fence.check(given.name)
-        # With `full`, deltalake also deletes files that no commit names. `full` is not used for a table with deletion vectors, because
-        # deltalake does not recognize their files as files of the table, and would delete them.
+        # With `full`, deltalake also deletes files that no commit names. `full` is not used for a table with deletion vectors: deltalake
+        # does not recognize the files of deletion vectors as files of the table, and would delete them.
         full = VECTORS_FEATURE not in (side.log.protocol().reader_features or ())
         removed = side.log.vacuum(
             retention_hours=math.ceil(hours), dry_run=False, enforce_retention_duration=False, full=full

@@ -61,7 +61,7 @@ from sluice.spark_jobs.tables.exact_bounds import (
     rounded_files,
 )
 
-# This table property has the modification time of the newest file after the last rewrite in key order (CLUSTER), in ms since 1970.
+# Table property: the time (ms since 1970) of the newest file after the last CLUSTER (rewrite in key order). `_fresh` counts newer files.
 CLUSTERED_PROPERTY = "sluice.clusteredUpTo"
 RETENTION_PROPERTY, LOG_PROPERTY = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
 OPTIMIZE_SETTINGS = {
@@ -70,7 +70,7 @@ OPTIMIZE_SETTINGS = {
 }
 VACUUM = "vacuum"
 VACUUM_SETTINGS = {
-    # Delta would refuse a short retention. `rule.hours_kept` has Sluice's own limit.
+    # Turns off Delta's check, which refuses a short retention, because `rule.hours_kept` has Sluice's own limit.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     # By default Delta writes no commits for a VACUUM in S3. `_removed` needs these commits, because they have the number of deleted files.
     "spark.databricks.delta.vacuum.logging.enabled": "true",

@@ -195,7 +195,8 @@ class _TableMerge:
     conflicts: CommitConflicts
 
     def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
-        # Commits that create or alter the table before the segment's own commit have no metadata.
+        # Before the segment's own commit, other commits may create or alter the table. They must not get the metadata of the session's
+        # previous commit.
         self.session.commit_without_metadata()
         match segment:
             case ChangesSegment():

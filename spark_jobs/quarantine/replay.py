@@ -110,8 +110,8 @@ class ReplayedTable:
         table.refresh()
         table.own_commit(before, record)
         known = self.records.get(table.name)
-        # An earlier replay may have committed and ended before its sync. Commits up to the version in the record need no sync, because runs
-        # have synced them.
+        # An earlier replay may have committed and ended before its sync, so earlier commits are synced too. Commits up to `known.version`,
+        # the version in the table's record, need no sync, because runs have synced them.
         on_disk = min(known.version, before) if known is not None else -1
         try:
             sync_commits(table.path, on_disk, table.snapshot.version)

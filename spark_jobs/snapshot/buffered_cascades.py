@@ -40,8 +40,8 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.snapshot.buffering import KEY_DIGITS, BufferedChanges
 from sluice.spark_jobs.staged_batch import ORDER_KEY
 
-# The maximum number of buffered changes per snapshot, over all foreign keys. With more changes, the snapshot reads all rows again. The run
-# that publishes the snapshot replays the changes in its memory.
+# The maximum number of buffered changes per snapshot, over all foreign keys. It is limited, because the run that publishes the snapshot
+# replays the changes in its memory. With more changes, the snapshot reads all rows again.
 CHANGES_MAX = 100_000
 # The format of the files. Another version of Sluice may write another format, and its files are refused.
 FORMAT_KEY, FORMAT = b"sluice.format", b"2"

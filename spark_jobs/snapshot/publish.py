@@ -219,8 +219,8 @@ def _made(
         why = "the path of the table is not empty"
     if why:
         if given.target.shard is not None:
-            # The next commit adds the shard's columns. It gets the metadata of this publication instead of the metadata of the session's
-            # previous commit. It gets no transaction version: with one, Delta would take the later commit of the rows for a repetition.
+            # The next commit adds the shard's columns. This commit gets the metadata of the publication, and no transaction version: with
+            # one, Delta would take the later commit of the rows for a repetition and skip it.
             spark.session.commit_without_version(given.record(label))
             there = publish_shard.give_columns(spark.session, given, table)
         _make_by_spark(spark.session, given, there, label)

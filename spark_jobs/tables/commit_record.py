@@ -31,7 +31,7 @@ FILE_METRICS = {
 COPIED_METRICS = ("numTargetRowsCopied", "numCopiedRows", "num_target_rows_copied", "num_copied_rows")
 SNAPSHOT_KIND = "snapshot"  # The kind of a commit that publishes a snapshot.
 MAINTENANCE_KIND = "maintenance"  # The kind of a commit that rewrites or removes files and changes no row.
-# The fields of the metadata that are equal in all attempts at one publication.
+# The fields of the metadata that are equal in all attempts at one publication. `is_same_publication` recognizes an earlier attempt by them.
 PUBLISHED = ("kind", "destination", "ledger", "table", "snapshot", "read", "last_order_key")
 ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # Commits of these kinds are never joined with other commits.
 

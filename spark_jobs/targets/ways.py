@@ -21,7 +21,8 @@ SmallSetting = Literal["auto", "spark", "small"]
 # and rewrites these rows. Above the limit, Spark merges the table.
 ROWS_MAX = 100_000
 BYTES_MAX = 64 << 20  # The same limit in bytes, for the changes and the files that may contain their keys.
-# deltalake adds `variantType` by itself when it changes a property. No source has columns of this type.
+# A table may be merged by deltalake only if all its features are in this set. deltalake adds `variantType` by itself when it changes a
+# property. No source has columns of this type.
 FEATURES = frozenset({"appendOnly", "invariants", "deletionVectors", "columnMapping", "timestampNtz", "variantType"})
 # deltalake may write Delta tables with these writer versions: 2 for tables without named features, and 7 for tables whose features are all
 # in FEATURES.

@@ -36,7 +36,7 @@ class ShownRules:
         if policy.rules.transform is not None:
             raise ConsumerStoppedError(
                 f"conf/ transforms the rows of {version.name} ({policy.rules.transform.function}) for the "
-                "lake only, so clients and brokers cannot get rows of this table"
+                "lake only, so clients and brokers cannot get rows of this table: exclude the table in the consumer's filter"
             )
         corrected = [policy.corrected(column) for column in columns]
         try:

@@ -23,8 +23,8 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column, Int8s, Int64s, Operation, TableVersion
 
 PRESENT, MOVED, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_origin_"
-# The table's columns are divided into groups of this size. A column `_sluice_present_<g>` (int64) has one bit for each column of group g.
-# The sign bit is not used.
+# The table's columns are divided into groups of this size. A column `_sluice_present_<g>` (int64) has one bit for each column of group g,
+# which is set if the row image has the column. The sign bit is not used.
 GROUP_COLUMNS = 63
 LARGE_CODES = {
     TypeCode.BLOB,

@@ -321,8 +321,8 @@ class HandOut:
         if head is not None:
             return head
         if self._doubtful is not None:
-            # The stored ledger may name this batch, although an earlier write failed. This write stores a ledger without the batch, and
-            # uses up the batch's numbers. Only then can the batch's files be removed.
+            # The write that should add the batch `_doubtful` to the ledger failed, but the stored ledger may have the batch nevertheless.
+            # `update` stores a ledger without the batch, and uses up the batch's numbers. Only then can the batch's files be removed.
             self._meta.update(Ledger.reserve)
             self._remove(self._doubtful)
             self._doubtful = None

@@ -48,8 +48,8 @@ REFUSED = {
         "GTID_TAGGED (42) has an unknown form: the server is newer than the versions that Sluice can read; use a newer Sluice"
     ),
 }
-# The transaction offset of rows that follow a DDL statement in the same transaction is the end of the statement plus this many bytes. An
-# order key counts offsets in units of 16 bytes, so the order key of the rows is two above the order key of the statement.
+# Rows that follow a DDL statement in the same transaction get, as their transaction offset, the end of the statement plus this many bytes.
+# So their order key is above that of the statement: by two, because an order key counts offsets in units of 16 bytes.
 DEFINITION_BYTES = 32
 # The first four bytes of a GTID_LIST have the number of entries in this many low bits. The four bits above are flags.
 GTID_LIST_COUNT_BITS = 28

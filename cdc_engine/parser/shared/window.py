@@ -18,10 +18,10 @@ from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.position import Position
 
-# The minimum distance between two stored boundaries, in bytes of the dump. A reader begins at a boundary and skips the bytes up to its
-# position.
+# Within a binlog file, the window stores at most one `Boundary` per this many bytes of the dump. A reader that joins the window begins at
+# the last stored boundary before its position, and skips the bytes up to its position.
 BOUNDARY_BYTES = 1 << 16
-# How many bytes a reader's position may be ahead of the dump when the reader joins. The dump soon reaches that position.
+# A reader may join the window although its position is up to this many bytes ahead of the dump, because the dump soon reaches the position.
 AHEAD_BYTES_MAX = READ_BUFFER_BYTES
 
 

@@ -13,8 +13,8 @@ from collections.abc import Collection, Sequence
 from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB
 from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenKind
 
-# Functions of MySQL 8 and MariaDB 11.4, and functions that Percona Toolkit installs and uses. MariaDB lists its functions in
-# information_schema.SQL_FUNCTIONS.
+# A call of one of these functions is not a call of a stored routine. They are functions of MySQL 8 and MariaDB 11.4, and functions that
+# Percona Toolkit installs and uses. MariaDB lists its functions in information_schema.SQL_FUNCTIONS.
 _FUNCTIONS = """
 ABS ACOS ADDDATE ADDTIME ADD_MONTHS AES_DECRYPT AES_ENCRYPT ANY_VALUE ASCII ASIN ATAN ATAN2 AVG BENCHMARK BIN
 BINLOG_GTID_POS BIN_TO_UUID BIT_AND BIT_COUNT BIT_LENGTH BIT_OR BIT_XOR CAST CEIL CEILING CHARACTER_LENGTH CHARSET

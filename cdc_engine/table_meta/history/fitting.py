@@ -35,7 +35,7 @@ _INTEGERS = {TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeC
 _BOUNDS, _SETTINGS = 4, (TypeCode.LONGLONG, TypeCode.LONGLONG, TypeCode.TINY, TypeCode.LONGLONG)
 _COLUMNS_SHOWN_MAX = 8
 VECTOR_ITEM_BYTES = 4
-# Sizes in bytes of INET4 (4), and of UUID and INET6 (16). In a table map, these types look like BINARY.
+# Sizes in bytes of INET4 (4), and of UUID and INET6 (16). In a table map, they look like BINARY, so a BINARY of such a size may be one.
 HIDING_BYTES = {4, 16}
 
 
@@ -98,7 +98,7 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
         # Compares the keys without the column of the row's end time, which the key of a table with system versioning always contains.
         ends = {column.name for column in schema.columns if column.generated in {ROW_END, HIDDEN_END}}
         mapped_key = tuple(name for name in mapped_key if name not in ends)
-    # For a table without a primary key, the table map has the first unique key instead.
+    # Compares the keys only if the schema has a primary key. Otherwise the table map has the first unique key instead.
     if schema.key and mapped_key is not None and mapped_key != schema.key:
         return (
             f"the table map has the primary key {_shown(mapped_key)}, and the schema history has {_shown(schema.key)}"

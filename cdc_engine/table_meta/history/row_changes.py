@@ -90,8 +90,8 @@ def changed_without_rows(statement: StatementRowChange, context: DdlContext) -> 
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in concerned}
         views = objects.views() if objects is not None else ()
         changed = [*found, *mentioned(views, statement.words), *(each for each in views if lowered(each[0]) in about)]
-    # If the list of triggers and views is incomplete, `reached` stops every table. So `reached` is then not called for a statement that
-    # names only tables of the server's own databases. For example, RDS writes a heartbeat in statement format to such a database.
+    # If the list of triggers and views is incomplete, `reached` stops every table. So with an incomplete list, `reached` is not called for
+    # a statement that names only tables of the server's own databases. For example, RDS writes a heartbeat to such a database.
     if objects is not None and (objects.complete or not names or any(is_of_users(database) for database, _ in names)):
         reach = objects.reached(changed, statement.words, there)
         if reach.everything:
