@@ -118,7 +118,7 @@ class _Table:
 
     def __init__(self, key: tuple[str, ...], columns: Iterable[tuple[str, ...]]) -> None:
         self.key, self.rows = key, dict[Values, CascadeRow]()
-        # The row of the newest UPDATE_BEFORE image. Columns that an UPDATE_AFTER image with another key lacks get the values of this row.
+        # The row of the newest UPDATE_BEFORE image. If an UPDATE_AFTER image has another key, columns that it lacks get this row's values.
         self.moving: CascadeRow | None = None
         self.found: dict[tuple[str, ...], dict[Values, set[Values]]] = {each: defaultdict(set) for each in columns}
 

@@ -70,7 +70,7 @@ OPTIMIZE_SETTINGS = {
 }
 VACUUM = "vacuum"
 VACUUM_SETTINGS = {
-    # Turns off Delta's check, which refuses a short retention, because `rule.hours_kept` has Sluice's own limit.
+    # Disables Delta's check, which refuses a short retention, because `rule.hours_kept` has Sluice's own limit.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     # By default Delta writes no commits for a VACUUM in S3. `_removed` needs these commits, because they have the number of deleted files.
     "spark.databricks.delta.vacuum.logging.enabled": "true",

@@ -175,7 +175,7 @@ class BackfillReading:
         """
         first = self.interval
         # If the request builds a past state (`--into`), the interval begins at the end of a version of the Delta table. This position may
-        # be long before the requested time.
+        # be long before the requested time, so the earlier of the two times counts.
         from_us = min(filter(None, (self.times[0], first.begin.time_us)), default=0)
         for seconds in (*XA_BACK_SECONDS, 0):
             try:

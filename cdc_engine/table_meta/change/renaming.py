@@ -15,7 +15,8 @@ TableKey = tuple[str, str]
 # The longest table name of a server. gh-ost, pt-online-schema-change and Vitess truncate longer names.
 NAME_CHARS_MAX = 64
 _UUID = r"[0-9a-f]{{8}}(?:_?[0-9a-f]{{4}}){{3}}_?[0-9a-f]{{12}}"
-# {t} stands for the table's name, or for the beginning of a truncated name. Some names of Vitess do not contain the table's name.
+# The names that schema change tools give to the altered copy of a table (_COPIES), and to the table that the copy replaced (_REMAINS). {t}
+# stands for the table's name, or for the beginning of a truncated name. Some names of Vitess do not contain the table's name.
 _COPIES = (
     *(r"_+{t}_(?:gho|new)", r"__osc_(?:new|chg)_{t}", r"lhmn_{t}"),
     *(rf"_vt_(?:vrp|gho)_{_UUID}_\d{{{{14}}}}_", rf"_{_UUID}_\d{{{{14}}}}_(?:vrepl|gho|new)"),

@@ -29,8 +29,8 @@ _OLD_FORMATS = {
     TypeCode.DATETIME2: TypeCode.DATETIME,
     TypeCode.TIME2: TypeCode.TIME,
 }
-# The columns of a MariaDB sequence: four columns of one integer type (BIGINT before 11.5), then increment, cache size, cycle option and
-# cycle count.
+# `is_sequence` recognizes a MariaDB sequence by its columns: four columns of one integer type (BIGINT before 11.5), then increment, cache
+# size, cycle option and cycle count.
 _INTEGERS = {TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG}
 _BOUNDS, _SETTINGS = 4, (TypeCode.LONGLONG, TypeCode.LONGLONG, TypeCode.TINY, TypeCode.LONGLONG)
 _COLUMNS_SHOWN_MAX = 8
@@ -122,7 +122,7 @@ def _column_difference(table_map: TableMap, mapped: Column, declared: DeclaredCo
 
 
 # The type codes of TIMESTAMP. If explicit_defaults_for_timestamp is off, a TIMESTAMP is NOT NULL by default, although its definition does
-# not contain NOT NULL.
+# not contain NOT NULL. So for these types, the table map decides whether the column is nullable.
 _TIMESTAMPS = (TypeCode.TIMESTAMP, TypeCode.TIMESTAMP2)
 
 
