@@ -19,7 +19,7 @@ SIGNS: Mapping[str, int] = {"insert": 1, "update": 1, "update_preimage": -1, "up
 
 
 class RefusedError(Exception):
-    """Raised if a table cannot be compared. The message says why, and what to do."""
+    """Raised if a table cannot be compared. The message says why."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
