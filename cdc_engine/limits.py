@@ -20,7 +20,7 @@ RING_BYTES_MAX = 64 * MEBIBYTE  # The default size of the ring: sixteen read buf
 RING_EVENTS_MAX = 1_000_000
 # The default limit of the total size of the event files, if the store is in files: an hour of changes at 2 MiB/s.
 STORE_BYTES_MAX = 8 << 30
-# The size at which the store begins a new event file. The store syncs and removes whole files.
+# The size at which the store begins a new event file. The store removes only whole files, when all events in a file are acked.
 SEGMENT_BYTES = 64 * MEBIBYTE
 # How many bytes of a binlog dump that several destinations share stay in memory. A destination that falls further behind opens its own
 # connection.
@@ -39,8 +39,8 @@ HEARTBEAT_SECONDS = 15
 # If the server sends nothing for this long, the connection is considered lost: HEARTBEAT_SECONDS and 10 s more.
 READ_TIMEOUT_SECONDS = 25
 CONNECT_TIMEOUT_SECONDS = 10
-# Sluice ends a command that fetches a binlog file after this time, and starts the command again later. A file of 1 GiB, the greatest
-# max_binlog_size, takes an hour at 0.3 MB/s.
+# Sluice ends a command that fetches a binlog file after this time, and starts the command again later. The time is enough for a file of
+# 1 GiB, the greatest max_binlog_size, at 0.3 MB/s.
 ARCHIVE_FETCH_SECONDS_MAX = 3600
 # How long the server may send nothing while a snapshot reads. The server may search for a long time before it sends the first row of a
 # chunk.
@@ -69,17 +69,20 @@ LAKE_WATCH_SECONDS = 30.0
 TICK_SILENCE_SECONDS_MAX = 90.0
 # A failed tick that is not older than this proves that the daemon runs. After failures, Dagster starts ticks up to 300 s apart.
 TICK_FAILED_SECONDS_MAX = 400.0
-# If changes wait and the cursor has not moved for this long, Sluice reports a problem. The merge of the largest batches takes some minutes.
+# If changes wait and the cursor has not moved for this long, Sluice reports a problem. A shorter time is normal, because the merge of the
+# largest batches takes some minutes.
 PROGRESS_SECONDS_MAX = 600.0
 # If no run works on a batch this long after its hand-out, Sluice reports a problem. In this time, Dagster queues the run and creates its
 # process, which imports Dagster.
 RUN_BEGIN_SECONDS_MAX = 300.0
 # How long an engine may take to start before Sluice reports a problem. In this time, the engine connects and compiles its numba kernels.
 START_SECONDS_MAX = 180.0
-# How long a tick of the engine sensor waits for a batch, or for the end of the batch's run. Dagster starts a tick every 5 s.
+# How long a tick of the engine sensor waits for a batch, or for the end of the batch's run. The wait is shorter than 5 s, the interval at
+# which Dagster starts ticks.
 TICK_SECONDS_MAX = 4.2
-# How long a tick of an idle destination waits for a batch, if the daemon has a worker for each sensor. Dagster starts ticks every 5 s. This
-# wait and TICK_SECONDS_MAX end shortly before a multiple of 5 s, so that the next tick follows at once. Dagster ends a tick after 60 s.
+# How long a tick of an idle destination waits for a batch, if the daemon has a worker for each sensor. Dagster starts ticks every 5 s. The
+# wait ends shortly before a multiple of 5 s, so that the next tick follows at once. It must be shorter than 60 s, because Dagster ends a
+# tick after this time.
 IDLE_TICK_SECONDS_MAX = 24.2
 SENSORS = 2  # The number of sensors per destination: one for the engine, and one for the snapshots.
 SENSOR_WORKERS = 4  # Dagster's daemon runs this many ticks at once (sensors.num_workers in conf/dagster.yaml).

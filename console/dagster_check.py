@@ -23,8 +23,8 @@ from sluice.package_files import conf_file, package_file
 CONNECT_SECONDS_MAX = 5
 # dagster.yaml must list these loggers, so that Dagster stores their messages in the log of a run.
 LOGGERS = ("sluice.orchestration", "sluice.spark_jobs")
-# The Python driver for Postgres that dagster-postgres installs and needs. In newer versions of SQLAlchemy, a URL that begins with
-# `postgresql://` selects another driver, psycopg.
+# The Python driver for Postgres that dagster-postgres installs and needs. `storage_problem` reports any other driver: in newer versions of
+# SQLAlchemy, a URL that begins with `postgresql://` selects psycopg.
 DRIVER = "psycopg2"
 # Tags by which a dagster.yaml of an earlier version of Sluice limits runs → the tags that runs have now instead.
 FORMER_TAGS = {"sluice/backfill": "sluice/rows", "sluice/repair": "sluice/rows"}

@@ -20,8 +20,8 @@ from sluice.secret_values import SecretUnavailable, filled_text, is_reference
 SECRET_CHARS_MIN = 6
 # deltalake prints the causes of an error as a tree. This pattern matches the tree's colours and arrows.
 DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")
-# Matches the signature of a SAS token in a URL. Azure's client writes the token's parameters in another order, so a search for the whole
-# token finds nothing in the client's errors.
+# Matches the signature of a SAS token in a URL, which errors must not show. Azure's client writes the token's parameters in another order,
+# so a search for the whole token finds nothing in the client's errors.
 SIGNATURE = re.compile(r"(?<=[?&]sig=)[^&\s'\"]+")
 # deltalake's name of an S3 option, in lower case and without aws_ → Sluice's name. deltalake accepts all of these names.
 NAMES = {

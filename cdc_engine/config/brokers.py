@@ -247,7 +247,7 @@ def _settings_of(kind: str) -> type[BrokerConfig]:
         found = entry.load()
     except Exception as error:  # Catches all errors, because the plug-in is not part of Sluice.
         raise ValueError(
-            f"the kind {kind!r} ({described(entry)}) cannot be loaded: {type(error).__name__}: {error}"
+            f"the kind {kind!r} ({described(entry)}) cannot be loaded: {type(error).__name__}: {error}; correct the plug-in"
         ) from error
     if not (isinstance(found, type) and issubclass(found, BrokerConfig)):
         raise ValueError(

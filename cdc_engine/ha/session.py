@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import time
 
-# A session is the time after a confirmation in which no other process can take the lock. The holder assumes only for this part of it that
-# it holds the lock. If the next confirmation fails, the holder uses the rest of the session to stop its work.
+# A session is the time after a confirmation in which no other process can take the lock. The holder uses the lock only during this part of
+# the session. If the next confirmation fails, the holder stops its work during the rest of the session.
 TRUSTED_PART = 0.6
 CONFIRM_PART = 0.2  # The interval between two confirmations, as a part of a session.
 

@@ -51,6 +51,7 @@ def left_consumers(directory: Path, begin: Position) -> tuple[Consumer, ...]:
     except (ValueError, TypeError) as error:
         where = records.where(FILE_NAME)
         raise MetaError(
-            f"{where} cannot be read ({error}): import Canal's folder again, or remove this record"
+            f"{where} cannot be read ({error}): import Canal's folder again, or remove this record. Without the record, each of Canal's "
+            "consumers begins when it first connects, and misses earlier changes"
         ) from error
     return tuple(Consumer(client_id=each.client_id, filter=each.filter, cursor=begin) for each in found)

@@ -103,7 +103,7 @@ class StoredLedger:
         self._records, self._destination = records, destination
         self._token, self._fence, self._also = token, fence, also
         self._lock = threading.Lock()
-        # The text of the last write if the record store did not answer it, otherwise None.
+        # The text of the last write if the record store did not answer, so that it is unknown whether the text was stored. Otherwise None.
         self._unsure: str | None = None
         self._refused: LeaseLostError | None = None
         stored = _read(records)

@@ -215,8 +215,8 @@ class ConsumerService(Generic[PositionT, Content_co]):
         if end is None:
             raise BatchNotFoundError(f"{self._who} has no waiting delivery {batch_id}")
         text = self._codec.text(end) if self._codec is not None else ""
-        # `text` names the consumer that has this `client_id` now. If this object was closed during the call, that may be another consumer,
-        # and `end` is not a position of that consumer. So the text must not reach the broker.
+        # If this object was closed during the call, `text` may name another consumer, which has this `client_id` now. `end` is not a
+        # position of that consumer, so the text must not reach the broker.
         if self._closed:
             raise NotSubscribedError(f"{self._who} was removed (`sluice consumer forget`), or its filter has changed")
         return text

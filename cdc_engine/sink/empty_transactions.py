@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-# An empty transaction goes to the store if its commit time differs by more than this many µs from the commit time of the last empty
-# transaction in the store.
+# Most empty transactions are skipped. One goes to the store if its commit time differs by more than this many µs from the commit time of
+# the last empty transaction in the store.
 EVENT_TIME_US_MAX = 5_000_000
 # After this number of skipped transactions, the next empty transaction goes to the store, whatever its commit time is.
 SKIPPED_TRANSACTIONS_MAX = 8192

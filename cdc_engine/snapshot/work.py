@@ -216,7 +216,7 @@ def read(record: SnapshotRecord, dependencies: SnapshotDependencies, reader: Tab
             dependencies.records.update(record.name, _changed_on_the_server(str(error)))
             return False
         except (OSError, MetaError):
-            # The engine may have removed the files, because an operator canceled the snapshot.
+            # Ignores the error if the snapshot has ended: the engine may have removed the files, because an operator canceled the snapshot.
             if _is_still_read(record, dependencies):
                 raise
         if not _is_still_read(record, dependencies):

@@ -34,7 +34,7 @@ ROWS_ELSEWHERE = frozenset(
     )
 )
 WITHOUT_TRANSACTIONS = frozenset(("MYISAM", "MEMORY", "ARIA", "CSV", "ARCHIVE")) | ROWS_ELSEWHERE
-# Alias → canonical name of the storage engine. The canonical name of storage engines that support foreign keys is empty.
+# Storage engine or alias → canonical name, or "" if the storage engine supports foreign keys. Other storage engines keep their names.
 _ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dict.fromkeys(
     ("INNODB", "NDB", "NDBCLUSTER"), ""
 )

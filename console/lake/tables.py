@@ -147,7 +147,7 @@ class DestinationLake:
                 if not is_side_table(has, kind):
                     raise SetupError(
                         f"the Delta table {path} is not a change log or history that Sluice made for {name}: "
-                        "move this table away"
+                        "move this table away, then run the command again"
                     )
                 if has != wanted:
                     self._fence.check(name)

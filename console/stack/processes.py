@@ -160,7 +160,7 @@ def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
     if leader:
         with contextlib.suppress(psutil.NoSuchProcess):
             return [leader, *_living(leader.children(recursive=True))]
-    # If another process now has the id of the dead process, a process group with this id may belong to that other process.
+    # Returns nothing if another process now has the id of the dead process, because a process group with this id may belong to it.
     if not mark or psutil.pid_exists(record.pid):
         return []
     return [process for process in psutil.process_iter() if _is_orphan(process, record.pid, mark)]

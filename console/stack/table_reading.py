@@ -84,6 +84,6 @@ class TableReading:
                 self._sentences.append(
                     f"{name}: Dagster shows the tables of the last start, because the tables could not be read from the source: {error}"
                 )
-        # No run creates a table whose path clashes with the path of another table: the table stops, and the status names it. The start
-        # continues, because other tables are not affected.
+        # Only reports tables whose paths in the lake clash, and does not refuse the start. A run stops such a table instead of creating it,
+        # and other tables are not affected.
         self._sentences += known_path_clashes(self._config)

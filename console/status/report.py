@@ -41,8 +41,8 @@ from sluice.console.stack.processes import ProcessFile
 from sluice.console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table, shown_lag
 from sluice.console.status.include_check import unmatched_warnings
 
-# If a snapshot has made no progress for this long, it is a problem. The snapshot sensor ticks every few seconds, and starts a run again
-# within five minutes after a failure.
+# `sluice status` reports a snapshot that has made no progress for this long. A shorter pause is normal: after a failed run, the snapshot
+# sensor starts another run within five minutes.
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
 # An engine writes its status about once per second. If a status is older than this, the engine does not write it any more.
 STALE_SECONDS = 15.0

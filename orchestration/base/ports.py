@@ -374,7 +374,7 @@ def no_run_engine(directory: Path, destination: str) -> RunEngine:
     """Raises EngineAwayError. Definitions whose runs cannot call an engine use this function as their `run_engine`."""
     raise EngineAwayError(
         f"runs of these definitions cannot call the engine of {destination} ({directory}); `sluice up` starts "
-        "definitions whose runs can"
+        "definitions whose runs can call engines"
     )
 
 

@@ -220,10 +220,11 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
     stopped |= {LAG: late} if late else {}
-    # The states of an ended engine include a failed start, which is reported whatever the age of the file.
+    # The state of an ended engine is reported whatever the age of the file. For example, the file may be old after a failed start, because
+    # no engine runs.
     if ended(state):
         return {**stopped, "": why_engine_stopped(directory.name, state, reason)}
-    # The file's time may be in the future, if the clock was set back after the file was written.
+    # Uses the absolute value, because the file's time is in the future if the clock was set back after the file was written.
     if abs(age_seconds) > STATUS_SECONDS_MAX:
         return {
             **stopped,

@@ -12,7 +12,8 @@ import sqlite3
 from pathlib import Path
 
 INCREMENTAL = 2  # SQLite's number for the incremental mode of auto_vacuum.
-# A file up to this size gets its one VACUUM at once, because SQLite copies it in about a second.
+# A file up to this size gets its only VACUUM at its first check, even if few of its bytes are free, because SQLite copies it in about a
+# second.
 SMALL_BYTES_MAX = 64 * 2**20
 # A file is shrunk only if at least this many of its bytes, and at least this part of it, are free. Fewer free bytes are not worth the work,
 # because SQLite soon reuses them. Only the first VACUUM of a small file does not depend on these limits.

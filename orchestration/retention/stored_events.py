@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 
 PAGE = 2000
-# Dagster's pages show an asset's newest event of each of these types.
+# Dagster's pages show an asset's newest event of each of these types, so this event is kept.
 NEWEST_KEPT = [
     dg.DagsterEventType.ASSET_MATERIALIZATION.value,
     dg.DagsterEventType.ASSET_OBSERVATION.value,

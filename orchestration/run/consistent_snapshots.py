@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Rewrites of the newest consistent snapshot take at most 1/SHARE of a run's time: after each rewrite, the run waits before the next one.
+# Rewrites of the newest consistent snapshot take at most 1/SHARE of a run's time. After a rewrite, the run does its other work for at least
+# SHARE times as long before it rewrites the snapshot again.
 SHARE = 20
 
 
@@ -138,8 +139,8 @@ class SnapshotAmendments:
 
         there = self._recorded_tables(LakeTables(self._config.destination_dir(self._destination)), table)
         if there and target(self._config, self._destination, table).shard is None:
-            # Only a batch changes the newest order key, and no batch is merged while this run holds the lock. So the key is read once each
-            # time the run takes the lock.
+            # Only a batch changes the newest order key, and no batch is merged while this run holds the lock. So the key is read only once
+            # each time the run takes the lock: `refusal` is another function each time.
             if self._newest is None or self._newest[0] is not refusal:
                 options = storage_options(self._config.storage_options)
                 path = consistent_snapshots_path(self._config.lake, self._destination)

@@ -99,7 +99,8 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
         return head
     now = "nothing" if head is None else f"delivery {head.delivery} of batch {head.batch_id}"
     raise MergeFailedError(
-        f"{reference} was already acked or rolled back, and the engine has handed out {now} since; this run wrote nothing"
+        f"{reference} was already acked or rolled back, and the engine has handed out {now} since; this run "
+        "wrote nothing, and no action is needed"
     )
 
 

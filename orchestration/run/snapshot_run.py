@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.snapshot.spark_on_demand import SparkOnDemand
 
 OBSERVED_SECONDS = 10.0  # The progress of a table is reported at most once in this many seconds.
-# While a run reads a table for a long time, it adds the tables that it has already published to the newest consistent snapshot. The run
-# does this at each progress report of the table that it reads, except the first one. If this table probably has at least LONG_READ_ROWS
-# rows, the run does this at the first report too, because there may be no second one: a table without a key is read in one chunk.
+# While a run reads a table, the newest consistent snapshot gets the tables that the run has already published: at each progress report,
+# except the first one. If the table that is read probably has at least this many rows, the run does this at the first report too. There
+# may be no second report, because a table without a key is read in one chunk.
 LONG_READ_ROWS = 1_000_000
 WAIT_SECONDS = 20.0  # How long a run waits for the stream before it ends and leaves the remaining work to a later run.
 

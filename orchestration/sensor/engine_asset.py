@@ -15,8 +15,8 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.status_file import engine_status
 from sluice.orchestration.base.table_catalog import engine_key, group_of, owners_of
 
-# The names of the numbers in an observation by `Observe`. The observations by the sensor have the same names, so that the plots have no
-# gaps.
+# The names of the numbers in an observation by Dagster's button `Observe`. The sensor's observations have numbers of the same names, so
+# that Dagster's plots have no gaps.
 NUMBERS = ("lag_seconds", "rows_per_second")
 
 

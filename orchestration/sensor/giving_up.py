@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from sluice.orchestration.base.ports import TableFailure
 
-# A table stops when this many consecutive runs have failed because of it. The waits of `backoff` between these runs take 30 s together.
+# A table stops when this many consecutive runs have failed because of it. The waits between these runs (`backoff.pause_seconds`) take 30 s
+# together, so a shorter fault stops no table.
 TRIES_MAX = 4
 
 

@@ -63,7 +63,7 @@ class CheckPublisher:
         if read_failures(self._directory, now).get("", ""):
             return False  # Ticks arrive again, so the sensor itself publishes the engine's present failure.
         published = self._publish("")
-        # This line is reached only after a success. If the storage did not answer, the next look tries again.
+        # If the storage does not answer, `_publish` raises an error. `_may_clear` then stays True, so the next call of `look` tries again.
         self._may_clear = False
         return published
 

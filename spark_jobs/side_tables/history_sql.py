@@ -82,9 +82,9 @@ class HistoryDifference:
         # `a IS DISTINCT FROM (b OR c)`.
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._current(current_state, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
-        # If `is_newer` is false, the order key of the change is unknown: the current-state table lacks the row, or its row differs although
-        # the row's order key is not newer than the open version. The change then gets the position of the current-state table, because
-        # the change is not later than this position.
+        # The condition under which a change has the order key of the row (`m_key`). It is false if the current-state table lacks the row,
+        # or if the row differs although `m_key` is not newer than the history's open version (`c_from`). The change then gets the position
+        # of the current-state table, because the change is not later than this position.
         is_newer = "false" if self.at_position else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
         at_time = f"CASE WHEN {is_newer} THEN m_time ELSE {time} END"

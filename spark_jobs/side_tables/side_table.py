@@ -152,8 +152,8 @@ class SideTable:
         table for users.
         """
         self.fence.check(self.name)
-        # Another run may have created the table meanwhile; `open` then checks its owner. After any other failure the table does not exist,
-        # and the code below raises an error.
+        # Ignores the error. If another run has created the table meanwhile, `open` checks the table's owner. After any other failure the
+        # table does not exist, and the code below raises an error.
         with contextlib.suppress(DeltaError):
             deltalake.DeltaTable.create(
                 self.path,

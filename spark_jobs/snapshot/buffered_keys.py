@@ -64,7 +64,7 @@ class BufferedKeys:
         if bounds is None or not bounds.has_min_max:
             return bool(group.num_rows)
         first: Any = self._keys[self._key[0]]
-        # A bound that cannot be converted is ignored, for example a date in MySQL's year 0, which Python does not have.
+        # If a bound cannot be converted, the group may contain a key. For example, Python has no dates in MySQL's year 0.
         with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
             low, high = (pa.scalar(value, first.type) for value in (bounds.min, bounds.max))
             return bool(pc.any(pc.and_(pc.greater_equal(first, low), pc.less_equal(first, high))).as_py())

@@ -117,7 +117,7 @@ def test_a_run_is_the_interval_of_all_its_batches_in_the_tables_that_it_merged()
     }
     found = interval_of_run(histories, "two")
     assert (found.from_us, found.to_us, found.tables) == (20, 46, ("shop.customers", "shop.orders"))
-    with pytest.raises(ConfigurationError, match="no log of the requested tables has a batch of the run 'three'"):
+    with pytest.raises(ConfigurationError, match="no Delta log of the requested tables has a batch of the run 'three'"):
         interval_of_run(histories, "three")
 
 
@@ -159,7 +159,7 @@ def test_the_plan_of_gtids_names_them_and_says_what_its_count_includes(monkeypat
 def test_a_run_of_a_destination_without_merged_tables_is_refused() -> None:
     answer = CliRunner().invoke(app, ["backfill", "shop", "--run", "x"])
     assert isinstance(answer.exception, ConfigurationError)
-    assert "no log of the requested tables has a batch of the run" in str(answer.exception)
+    assert "no Delta log of the requested tables has a batch of the run" in str(answer.exception)
 
 
 @pytest.mark.seeds

@@ -82,7 +82,8 @@ def address_of(config: CanalServerConfig) -> Address:
         )
     if config.host not in LOOPBACK and not access.password_hash:
         raise ConfigurationError(
-            f"canal_server.host {config.host} is not a loopback address: set user and password_hash"
+            f"canal_server.host {config.host} is not a loopback address, so clients on other hosts could connect without a password: set "
+            "user and password_hash"
         )
     return Address(
         host=config.host,

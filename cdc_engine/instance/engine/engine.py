@@ -383,7 +383,7 @@ class Engine(Lifecycle[EngineParts, Consumers]):
 
     def _set_state(self, state: str, reason: str) -> None:
         reported = ENGINE_STATE_OF_PARSER.get(state) or engine_state(state)
-        # If the engine is not stopping, only the parser has stopped: the engine starts it again at another position.
+        # If the engine is not stopping, only the parser has stopped, and the engine starts the parser again, for example to resume a table.
         starts_again = reported == EngineState.STOPPED and not self._stopping.is_set()
         if starts_again or not engine_follows(self._state, reported):
             return  # The engine keeps its present state, which says more than "stopped".

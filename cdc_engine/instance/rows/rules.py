@@ -221,8 +221,9 @@ def check_reaches(request: RequestedInterval, read_to: Position, lake: Position)
     """
     if request.archive and not request.past and read_to.order_key < lake.order_key:
         raise ActRefusedError(
-            f"the archive {request.archive} ends at {read_to}, before the position of the lake, {lake}: put the later "
-            "binlog files into the archive, or build a past state as a separate table with --into"
+            f"the archive {request.archive} ends at {read_to}, before the position of the lake, {lake}, so the changes "
+            "between these positions would be missing: put the later binlog files into the archive, or build a past state as a separate "
+            "table with --into"
         )
 
 

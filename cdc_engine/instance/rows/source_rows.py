@@ -67,8 +67,8 @@ class SourceRows:
             for number, condition in enumerate(conditions, start=1):
                 files.append(folder / f"{number:06d}.parquet")
                 with contextlib.closing(self._tables.reader(table, condition)) as reader:
-                    # Another condition may be read over a new connection, perhaps from another replica. Also raises an error if another
-                    # source has become the source in use.
+                    # Waits for each condition, because each one may be read over a new connection, perhaps from another replica. Also
+                    # raises an error if another source has become the source in use.
                     wait_until_shown(reader, low, self._pause)
                     rows += _read(reader, name, number, files[-1])
                     high = reader.end()

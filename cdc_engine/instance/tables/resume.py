@@ -133,8 +133,8 @@ def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
         start = decide_start(stop.position, StartChoice(), facts)
         if not isinstance(start, Lost) and start.position.epoch == ledger.epoch:
             return ""
-        # A resume that needs a new epoch is refused. After a resume, the stream is read again, and no new epoch may begin during this time
-        # (`Ledger.unfinished`). If the resume were accepted, the destination would lose its position.
+        # A resume that needs a new epoch is refused, because the destination would lose its position: after a resume, the stream is read
+        # again, and no new epoch may begin during this time (`Ledger.unfinished`).
         why = (
             str(start)
             if isinstance(start, Lost)

@@ -33,7 +33,8 @@ def fetch_git(remote: RemoteConfig, url: str, token: str, known: Sequence[str]) 
     with tempfile.TemporaryDirectory(prefix="sluice-conf-") as folder:
         command = _Git(remote, url, token, Path(folder))
         command.run("init", "-q", "--bare", ".")
-        # Writes the attributes WHOLE to info/attributes, because the attributes there take precedence over those in the repository.
+        # The attributes WHOLE make `git archive` include every file unchanged. They are written to info/attributes, because attributes in
+        # this file take precedence over those in the repository.
         attributes = Path(folder) / "info" / "attributes"
         attributes.parent.mkdir(exist_ok=True)
         attributes.write_text(WHOLE)

@@ -21,7 +21,8 @@ AT: Final = 0  # next byte to scan
 LIMIT: Final = 1  # end of the received bytes
 EVENT: Final = 2  # header of the current event
 EVENT_LENGTH: Final = 3  # length of the current event, with checksum
-# offset in the file (64 bits) after the last scanned event; events that are not in the file do not count
+# offset in the file (64 bits) after the last scanned event; does not change with events that are not in the file, such as a format
+# description that the server repeats at the beginning of a dump
 FILE_END: Final = 4
 CONTIGUOUS: Final = 5  # 1: the server sends every event of the file, so a gap is an error
 CHECKSUM: Final = 6  # bytes of an event's checksum: 0 or 4

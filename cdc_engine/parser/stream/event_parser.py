@@ -141,7 +141,7 @@ class EventParser:
         prepared: PreparedTransactions | None = None,
     ) -> None:
         self._source, self._rules, self._callbacks = source, rules, callbacks
-        # Where in the shared dump the parser continues, when it has stopped its own dump. None if it keeps its own dump.
+        # The position in the shared dump at which the parser continues, or None if the parser uses its own dump.
         self._shared: SharedPosition | None = None
         self._facts: ServerFacts | None = None  # The server's facts, read when the parser connected.
         self._sink = sink
@@ -215,7 +215,8 @@ class EventParser:
             if self._rules.sharing is not None:
                 self._rules.sharing.enter()
             while not self._stopping.is_set():
-                # `stop` may have interrupted the sink. The sink accepts blocks again only after this thread itself has called `interrupt`.
+                # Drops the open transaction, which the next connection sends again. If another thread has called `interrupt`, as `stop`
+                # does, the sink accepts blocks again only after this thread has also called `interrupt`.
                 self._sink.interrupt()
                 self._stream_until_it_breaks()
         except SluiceError as error:
@@ -295,8 +296,8 @@ class EventParser:
         if self._rules.sharing is not None and self._facts is not None:
             self._shared = self._rules.sharing.reader(self.position, self._facts)
         if self._shared is not None:
-            # If the sink has skipped the last empty transaction, `on_idle` makes the sink put this transaction into the store. The shared
-            # dump does not repeat it.
+            # If the sink has skipped the last empty transaction, `on_idle` makes the sink put this transaction into the store, because the
+            # shared dump does not repeat it.
             self._callbacks.on_idle()
         return self._shared is not None
 

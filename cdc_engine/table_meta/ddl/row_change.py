@@ -10,7 +10,8 @@ from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 from sluice.cdc_engine.table_meta.ddl.names import read_table_name
 from sluice.cdc_engine.table_meta.ddl.statement import TableName
 
-# Only reserved words are listed, because other modifiers (QUICK, HISTORY, DATA) can be names of tables.
+# The modifiers that `_skip_modifiers` skips before the name of a table. Other modifiers (QUICK, HISTORY, DATA) are not reserved, and can be
+# names of tables.
 _MODIFIERS = {"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE"}
 _JOINS = {"JOIN", "STRAIGHT_JOIN"}
 _ENDS = {"UPDATE": {"SET"}, "DELETE": {"WHERE", "ORDER", "LIMIT", "RETURNING"}}

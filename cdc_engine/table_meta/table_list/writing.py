@@ -43,10 +43,10 @@ class TableListWriter:
         self._store = list_store(as_location(directory))
         self._token, self._fence = token, fence
         self._prepared: Mapping[str, _Prepared] = {}  # Replaced as a whole, because other threads read `names`.
-        # The sum of the numbers that the records of the prepared tables add to the digest, and how many of these tables are captured.
+        # `_sum`: the sum of the prepared tables' `share`, from which the digest of the list is made. `_count`: the number of captured ones.
         self._sum = self._count = 0
-        # Record name → the number that the record adds to the digest, for each stored record. None if it is unknown which records are
-        # stored.
+        # The name of each stored record → the number that it adds to the digest of the list (`share_of`). None if it is unknown which
+        # records are stored.
         self._stored: dict[str, int] | None = None
         # All records that may differ from the stored ones: record name → the table to write, or None if the record must be removed.
         self._unwritten = dict[str, _Prepared | None]()

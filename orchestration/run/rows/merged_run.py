@@ -67,7 +67,8 @@ def interval_of_run(histories: Mapping[str, Sequence[CommittedInterval]], run: s
     }
     if not merged:
         raise ConfigurationError(
-            f"no log of the requested tables has a batch of the run {run!r}: `sluice history DATABASE.TABLE --json` shows the runs"
+            f"no Delta log of the requested tables has a batch of the run {run!r}: `sluice history DATABASE.TABLE --json` shows the "
+            "runs of a table"
         )
     every = [each for found in merged.values() for each in found]
     last_us = max(each.last_commit_time_us for each in every)

@@ -170,7 +170,7 @@ def test_a_backfill_of_a_run_is_of_what_the_logs_say_that_it_merged(
     found = request_of(config, RowsConfig(run="one"), NOW_US)
     assert found == BackfillRequest(destination="shop", from_us=5, to_us=8, tables=("shop.orders",))
     for given, why in (
-        (RowsConfig(run="two"), "no log of the requested tables has a batch of the run 'two'"),
+        (RowsConfig(run="two"), "no Delta log of the requested tables has a batch of the run 'two'"),
         (RowsConfig(run="one", tables=["shop.absent"]), "shop.absent: these tables are not captured"),
     ):
         with pytest.raises(ConfigurationError, match=why):

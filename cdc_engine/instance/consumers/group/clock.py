@@ -16,7 +16,8 @@ from sluice.cdc_engine.source.server import Source
 
 INTERVAL_SECONDS = 0.25
 AGAIN_SECONDS = 2.0  # After a query without an answer, the source's clock is queried again after this time.
-# The source's last answers, up to this number, are kept, because a stream that lags may have reached only the time of an older answer.
+# How many of the newest answers of the source's clock are kept. Older answers are kept too, because a stream that lags may have reached
+# only the time of an older answer.
 ANSWERS_MAX = 4
 
 log = structlog.get_logger()

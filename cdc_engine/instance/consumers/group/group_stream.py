@@ -224,7 +224,7 @@ class GroupStream:
                 chosen, state = stream.chosen(pieces, moved.state(name))
             except ConsumerStoppedError as error:
                 if (end := moved.position()) is not position:
-                    # First hands out the entries that were merged before the error.
+                    # First hands out the changes before the error. The next call raises the error again.
                     return tuple(runs), end
                 raise ConsumerStoppedError(f"{name}: {error}") from error
             ahead[name] = whole.after(count)

@@ -147,8 +147,8 @@ class MemberStream:
         try:
             stream = self._destination_stream(here)
             own = stream.own
-            # Gets the stream's state, which is the position up to which the source was read, before the read of the stream. If the read
-            # finds no changes, the stream has none up to this position.
+            # First gets the stream's state: the position up to which the source was read. If the following read finds no changes, the
+            # stream has none up to this position.
             at = own.stream_state() if own is not None else here.consumers.stream_state()
             reading = stream.read(position, bytes_max, 0.0, _never)
         except SluiceError as error:

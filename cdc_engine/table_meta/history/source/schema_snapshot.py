@@ -53,10 +53,10 @@ from sluice.cdc_engine.table_meta.schema import (
 ATTEMPTS_MAX = 5
 # From these versions on, REFERENCES in a column definition creates a foreign key.
 INLINE_MARIADB, INLINE_MYSQL = (10, 5), (9, 0)
-# From these versions on, the server obeys ON DELETE and ON UPDATE after MATCH.
+# Before these versions, the server ignores ON DELETE and ON UPDATE of a foreign key if they come after MATCH.
 MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)
 
-# Charsets with characters that the server prints as `?` in information_schema.
+# Charsets with characters that the server prints as `?` in information_schema. A `?` in a label of an ENUM or SET may be such a character.
 _WITHOUT_LIMIT = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}
 _SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names, @@GLOBAL.explicit_defaults_for_timestamp, @@system_time_zone"
 # innodb_native_foreign_keys is a variable of MySQL 9.6 and later. If it is OFF, MySQL instead of InnoDB executes foreign keys, and writes
