@@ -12,7 +12,7 @@ from sluice.cdc_engine.errors import MetaError
 
 FileStamp = tuple[int, int, int]  # (inode, time of the last write in ns, size).
 # A file that was written less than this many ns ago may be written again with the same modification time, because the clocks of file
-# systems have a resolution of up to 10 ms. The stamp of such a file would not show the second write.
+# systems have a resolution of up to 10 ms. `stamp_in` returns None for such a file, because its stamp would not show the second write.
 RECENT_NS = 50_000_000
 # `sync_files` syncs this many files at a time, because a disk syncs several files in little more time than one.
 SYNCED_AT_ONCE = 8

@@ -24,8 +24,8 @@ from sluice.orchestration.checks.stopped import read_failures
 from sluice.orchestration.sensor.silence import heard, last_tick
 
 LOOK_SECONDS = 15.0
-# If the engine's sensor has not ticked for this many seconds, this process publishes the engine's failure. While Dagster's daemon runs, the
-# snapshot sensor publishes the failure earlier: TICK_SILENCE_SECONDS_MAX after the last tick.
+# If the engine's sensor has not ticked for this many seconds, `CheckPublisher` publishes the engine's failure. While Dagster's daemon runs,
+# the snapshot sensor publishes the failure earlier: TICK_SILENCE_SECONDS_MAX after the last tick.
 SILENT_SECONDS = TICK_SILENCE_SECONDS_MAX + 20.0
 
 log = structlog.get_logger()

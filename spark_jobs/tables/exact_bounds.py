@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 DIGITS_MAX = 15  # The number of decimal digits that a float represents exactly.
 COMPRESSION: Literal["SNAPPY"] = "SNAPPY"  # the default of deltalake
 # A table with column mapping gets this property after all its files were checked for bounds (minimum or maximum of a column) that
-# deltalake rounded. Files that are written later have correct bounds.
+# deltalake rounded. The table is not checked again, because files that are written later have correct bounds.
 EXACT_PROPERTY = "sluice.exactBounds"
 # Spark and pyarrow do not round bounds. The field `created_by` of their Parquet files begins with one of these words, in contrast to files
 # of deltalake.
@@ -133,8 +133,8 @@ def fix_bounds(
     session.commit_without_version(user_metadata)
     if found:
         logger.warning(
-            "%s: the minimum and maximum of %s files of %s were rounded, and Sluice rewrites these files; "
-            "earlier merges may have missed rows in them: compare the table with `sluice equal`",
+            "%s: the minimum and maximum of %s files of %s were rounded, so Sluice rewrites all files of the "
+            "table; earlier merges may have missed rows: compare the table with `sluice equal`",
             *(table.name, len(found), table.path),
         )
         session.expect(table.row_count)

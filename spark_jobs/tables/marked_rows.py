@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from sluice.spark_jobs.durable_lake import LAST_CHECKPOINT, LOG, SUMMARY, local_table
 
-# If none of this many newest commits has a checkpoint or a checksum file, the number of marked rows is unknown. Checkpoints are made more
-# often than that.
+# If none of this many newest commits has a checkpoint or a checksum file, the number of marked rows is unknown. Usually one has a
+# checkpoint, because Sluice creates tables with a checkpoint interval of 50 commits.
 COMMITS_MAX = 60
 VECTOR = b'"deletionVector"'
 COUNT_IN_CHECKPOINT = "add.deletionVector.cardinality"

@@ -91,7 +91,8 @@ BACKFILL_ADVICE = RefusalAdvice(again="take a later --from")
 REPAIR_ADVICE = RefusalAdvice(
     again="start the repair again", partial="start the repair again when less is written to the table, or "
 )
-# The first rule that applies to a table gives the message. The fields in braces are filled from the table's facts and the advice.
+# (condition, message of the refusal). The first condition that is true for a table gives the message. The fields in braces are filled from
+# the table's facts and the advice.
 REFUSALS: tuple[tuple[Callable[[TableFacts], object], str], ...] = (
     (lambda table: table.raised, "the schema and settings of the table could not be read ({raised}): {instead}"),
     (lambda table: table.stop, "the table has stopped ({stop}): resume the table first, or {instead}"),
