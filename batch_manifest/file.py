@@ -30,8 +30,8 @@ def manifest_json(manifest: Manifest) -> str:
 
 
 def read_manifest_json(text: bytes | str, directory: Path = Path()) -> Manifest:
-    """Parses the JSON of `manifest_json`. The manifest's files are in `directory`. Raises ManifestError if the text is not a manifest of
-    this format.
+    """Parses the JSON that `manifest_json` makes. The manifest's files are in `directory`. Raises ManifestError if the text is not a
+    manifest of this format.
     """
     try:
         record = json.loads(text)

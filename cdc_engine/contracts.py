@@ -191,7 +191,7 @@ class Block:
     - `event_offset`, `event_length` (int64): the event in `buffer`, from its 19-byte header, without checksum.
     - `event_kind` (int8, RowEventKind), `event_table` (int32, index into `tables`), `event_time_us` (int64, commit time).
     - `event_version` (int8): layout of the rows header, 1 or 2. 3 is like 2, for an update whose JSON values may be differences.
-    - `event_position` (int64): file offset of the event, or of the compressed event or XA COMMIT that contained it.
+    - `event_position` (int64): file offset of the event, of the compressed event that contains it, or of the XA COMMIT of its transaction.
     - `event_transaction_offset` (int64): the file offset that the order key of the event's rows contains. It is after the first event of
       the transaction and, if the rows follow a DDL statement in the transaction, after this statement. So the order key is above the keys
       of everything that ended before this offset, and below the keys of everything that follows. A second reading gives the same offset.
@@ -422,7 +422,7 @@ class Holder:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ZooKeeperServers:
     """The servers of a ZooKeeper ("host:port,…"), and how to log in. `password` is the location of the password, never the password itself.
-    `sasl` is a SASL mechanism, or empty for the scheme `digest`. With `tls`, the trusted authorities are in `ca_file`; None: the system's.
+    `sasl` is a SASL mechanism, or empty for the scheme `digest`. With `tls`, `ca_file` has the trusted authorities (None: the system's).
     """
 
     hosts: str = ""
@@ -463,8 +463,8 @@ class LedgerLocation:
     storage_options: tuple[tuple[str, str], ...] = ()
 
     def staged_url(self, ledger_id: str = "", path: str = "") -> str:
-        """Returns the URL of a batch's files in the object store, or "" if staged files are in `directory`. The batch has the path `path`
-        in the ledger `ledger_id`; two ledgers may use the same path. Without arguments, returns the URL of all batches.
+        """Returns the URL of a batch's files in the object store, or "" if staged files are in local directories. The batch has the path
+        `path` in the ledger `ledger_id`; two ledgers may use the same path. Without arguments, returns the URL of all batches.
         """
         parts = (self.staging, self.destination, ledger_id, path.rpartition("/")[2])
         return "/".join(part for part in parts if part) if self.staging else ""

@@ -73,8 +73,8 @@ def _table_error(table: str, reason: str, state: str, for_good: bool, own: bool)
 
 class MergeError(SparkJobError):
     """Raised if at least one table of a batch could not be merged. `merged` and `failed` have the names of the tables that were merged and
-    of those that were not, as "database.table". `errors` has the errors of the failed tables whose cause is in the table itself. The batch
-    can be repeated.
+    of those that were not, as "database.table". `errors` has the errors of the failed tables. An error whose cause is not in the table
+    itself (`TableError.own` is False) may be left out. The batch can be repeated.
     """
 
     def __init__(

@@ -22,8 +22,8 @@ def now() -> float:
 
 
 class LeaseSession:
-    """Measures for how long the holder of a lock may trust that it holds the lock: TRUSTED_PART of a session after each confirmation.
-    Thread-safe.
+    """Measures for how long the holder of a lock may trust that it holds the lock: TRUSTED_PART of `seconds` after each confirmation. No
+    other process can take the lock within `seconds` of a confirmation. Thread-safe.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -33,7 +33,7 @@ class LeaseSession:
 
     @property
     def trusted(self) -> bool:
-        """Whether the last confirmation is so recent (TRUSTED_PART of a session) that no other process can have taken the lock."""
+        """Whether the last confirmation is so recent (TRUSTED_PART of `seconds`) that no other process can have taken the lock."""
         with self._lock:
             return self._confirmed_at is not None and now() - self._confirmed_at < self.seconds * TRUSTED_PART
 

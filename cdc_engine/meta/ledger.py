@@ -345,8 +345,9 @@ class Ledger:
         stops the table again. A stop that the stream does not repeat (`states.UNTIL_RESUMED`) is removed only if `resumed` contains its
         table ("database.table").
 
-        If `resumed` is not empty, the lake has later changes of the other tables. No new epoch may then begin until the stream is read
-        again up to the position that it had reached before this call (`unfinished`). If `resumed` is empty, a new epoch may begin.
+        If `resumed` is not empty, the lake already has later changes of the other tables, and would get them twice under the order keys of
+        a new epoch. So no new epoch may begin until the stream is read again up to the position that it had reached before this call
+        (`unfinished`). If `resumed` is empty, a new epoch may begin.
         """
         had = (self.resume_position, self.given_up, self.again_up_to) if resumed else ()
         later = [each for each in had if each is not None and each.order_key > position.order_key]
@@ -366,8 +367,8 @@ class Ledger:
         """Begins an epoch, because the names of binlog files start again (another server, RESET). Batches in flight keep the epoch in which
         they were handed out, and stay valid.
 
-        Raises MetaError if `epoch` is not above all earlier epochs, or if it is above EPOCH_MAX. Does not check `unfinished`, the reason
-        why no new epoch may begin.
+        Raises MetaError if `epoch` is not above all earlier epochs, or if it is above EPOCH_MAX. Does not check whether `unfinished`
+        forbids a new epoch, because the parser checks this when it decides where the stream starts.
         """
         if not self.epoch < epoch <= EPOCH_MAX:
             raise MetaError(

@@ -97,8 +97,9 @@ class SqlRecordStore(RecordStore):
         return {str(row.name): StoredRecord(row.record, int(row.version), int(row.token)) for row in found}
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
-        """Creates the record if `version` is NOT_THERE. Otherwise replaces the record if its stored version is `version`. Ignores `also`,
-        which is for programs that read ZooKeeper.
+        """Creates the record if `version` is NOT_THERE. Otherwise replaces the record if its stored version is `version` and its stored
+        token is not above `token`. Raises StaleWriteError if these conditions are not met. Ignores `also`, which is for programs that
+        read ZooKeeper.
         """
         values = {"record": text, "version": version + 1, "token": token}
         try:

@@ -47,7 +47,7 @@ Logged = Callable[[Position, Collection[tuple[str, str]], tuple[str, int] | None
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Unlocked:
     """The values that a read without a lock needs. `begin` is a position in the server's binlog before the read, with the executed set.
-    `logged` reads the binlog after a position; its first call reads after `begin`.
+    `logged` reads the binlog from a position to its end, first from `begin`, and finds changes of the table in it.
     """
 
     begin: Position

@@ -90,6 +90,6 @@ class Source:
     @property
     def _identity(self) -> str:
         """The text from which server id and uuid are derived. Hosts that share a ledger have the same installation id. So after a takeover,
-        the binlog dump of the new host replaces the binlog dump of the failed host.
+        the new host registers as the same replica, and the server ends the binlog dump of the failed host.
         """
         return "/".join(filter(None, [self.installation, self.destination]))

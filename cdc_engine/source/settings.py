@@ -85,8 +85,8 @@ class Strict(BaseModel):
 
 
 def refuse_without_port(settings: Strict) -> None:
-    """Raises ValueError if conf/ sets how a server listens, but not `port`, without which the server does not start. `port: 0` switches a
-    server off, and its other settings may stay.
+    """Raises ValueError if conf/ has settings for a server but no `port`, because the server does not start without `port`. With `port: 0`,
+    which switches the server off, the other settings may stay.
     """
     if "port" not in settings.model_fields_set and not all(map(settings.is_default, settings.model_fields_set)):
         raise ValueError("without `port`, the server does not start: set `port`, or remove the other settings")
@@ -137,7 +137,7 @@ class SecretConfig(Strict):
 
 def _reference(given: Any, info: ValidationInfo) -> Any:
     """Converts the location of a secret, such as `{file: …}`, `{command: […]}` or `{env: NAME}`, to a text that names the same location.
-    Returns a text that does not begin with `$` unchanged. Raises ValueError for a text that begins with `$` but is no location.
+    A text that does not begin with `$` stays as it is. Raises ValueError for a text that begins with `$` but is no location.
     """
     if isinstance(given, str) and is_reference(given):
         return SecretLocation.of(given).reference

@@ -95,8 +95,8 @@ def stage(
     """Decodes `batch`, and writes its files into the folder that `batch_directory` names, in `directory`. Replaces an existing folder of
     this name. The same batch gives the same files.
 
-    `batch` may be the first part of the batch. After each part was decoded, `more` is called with the part, and returns the next part, or
-    an empty batch after the last part.
+    A batch may come in parts, and `batch` is the first part. After each part was decoded, `more` is called with the part, and returns the
+    next part, or an empty batch after the last part.
 
     If a table cannot be decoded, this table stops, and the other tables continue. `stopped` of the result has the table, with the start of
     the batch as the position of its stop. The table's complete files, schema changes and TRUNCATEs stay in the batch.
@@ -383,7 +383,7 @@ class _Staging:
 
     def _note_positions(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
         """Records the sequence numbers of a table's rows. By these numbers, a run orders the rows and the changes that foreign keys make.
-        Rows from before the foreign key was created get the sequence number 0, because they precede all changes by the foreign key.
+        Rows that were staged before the foreign key was created get the number 0, because they precede all changes by the foreign key.
         """
         if table.positions is None:
             table.positions = PositionFile(self.directory / f"positions.{self.files_begun}.i64", rows_before=table.rows)

@@ -57,8 +57,9 @@ class FileEventStore(BackedEventStore):
             return self._log.end
 
     def put(self, block: Block) -> None:
-        """Appends a block. Waits while the files are full, except if no ack would free space. Raises InterruptedError if another thread
-        dropped the open transaction, or StoreFullError if the files cannot be written or synced. After an error the store is unchanged.
+        """Appends a block. While the files are full, waits until acks free space. Appends at once, beyond the limit, if no ack can free
+        space. Raises InterruptedError if another thread dropped the open transaction, or StoreFullError if the files cannot be written or
+        synced. After an error the store is unchanged.
         """
         # Syncs before the put. If the sync failed after the put, the caller would put the same block twice.
         self._log.sync_if_due()

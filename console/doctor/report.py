@@ -177,8 +177,8 @@ def _secrets(
 
 
 def _tokens(text: str) -> set[str]:
-    """Returns the token in `text`, the JSON of an endpoint file, so that the report does not show the token. If the text is not such JSON,
-    returns the whole text, because it may be the token.
+    """Returns what the report must not show of an endpoint file: the token in the file's JSON, `text`. If `text` is not such JSON, returns
+    the whole text, because it may be the token.
     """
     try:
         return {str(json.loads(text)["token"])}

@@ -97,7 +97,7 @@ class DestinationStatus:
 class StatusReport:
     """Everything that `sluice status` shows. The exit code is 0 if there are no `problems`; `warnings` do not change the exit code.
     `dagster_bytes` is the size of Dagster's storage, or None if the storage is not in files of this host. `conf` describes the pulled
-    revision of conf/ that is in use, or is empty.
+    revision of conf/ that is in use, and is empty if conf/ is not pulled from a repository or archive.
     """
 
     processes: list[dict[str, Any]]

@@ -111,8 +111,8 @@ class ChildProcess:
 
 
 def _watcher_of(pid: int) -> "subprocess.Popen[bytes]":
-    """Starts a shell that kills the child's process group when the shell's standard input closes. This input is a pipe that closes when
-    this process dies.
+    """Starts a shell that kills the process group of the child `pid` when this process dies. The standard input of the shell is a pipe
+    from this process, so the input then closes.
     """
     return subprocess.Popen(
         ["/bin/sh", "-c", f"read _; kill -KILL -{pid}"],

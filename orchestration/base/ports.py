@@ -168,7 +168,8 @@ NO_ENGINE = (EngineAwayError, EngineStartingError, LeaseLostError)
 
 
 class RunEngine(Protocol):
-    """The engine of a destination as a run uses it. This protocol has three methods of `EngineHandle`, with references instead of batches.
+    """The engine of a destination as a run uses it. The methods correspond to those of `EngineHandle`, which the sensor uses, but get a
+    reference to a batch instead of the batch.
 
     If no engine answers, each call raises one of the errors in NO_ENGINE. The engine may have executed the request nevertheless. If the
     engine refuses the request, each call raises another SluiceError. The caller may repeat every call after any of these errors.
@@ -307,7 +308,7 @@ class WrittenTable(Protocol):
 class PublishOutcome(WrittenTable, Protocol):
     """The result of a snapshot's publication (`spark_jobs.snapshot.publication.PublishedSnapshot`). `label` is the order key up to which
     the table has all changes. `way` says how the rows came into the table: Spark wrote them ("spark"), or the files into which the snapshot
-    stored them became files of the table ("files"). `reason` says why.
+    stored them became files of the table ("files"). `reason` says why it was this way.
     """
 
     @property

@@ -24,8 +24,8 @@ class RunRetention:
     keep_hours: float
 
     def is_old(self, moment: float, now: float, *, failed: bool = False) -> bool:
-        """Returns True if a run or event that ended at `moment` is old enough to be removed, or if `moment` is more than AHEAD_SECONDS_MAX
-        in the future. Failed runs stay at least for FAILURES_HOURS_MIN.
+        """Returns True if a run or event that ended at `moment` is old enough to be removed. Also returns True if `moment` is more than
+        AHEAD_SECONDS_MAX in the future: a clock was wrong when it was stored. Failed runs stay at least for FAILURES_HOURS_MIN.
         """
         hours = max(self.keep_hours, FAILURES_HOURS_MIN) if failed else self.keep_hours
         return now - moment > 3600 * hours or moment - now > AHEAD_SECONDS_MAX

@@ -87,9 +87,7 @@ class FailingRuns:
 
 
 def sentence(kind: RunKind, failed: FailedRuns) -> str:
-    """Returns a sentence with the number of failures, the reason and the remedy. The sentence stays the same while the next run waits or
-    works.
-    """
+    """Returns a sentence with the number of failures, the reason and the remedy. Runs that have not ended do not change the sentence."""
     return (
         f"{failed.in_a_row} runs in a row that {kind.what} failed, the newest ({failed.run_id[:8]} of {kind.job}) with: "
         f"{failed.reason.rstrip('.')}; {kind.remedy}"

@@ -108,9 +108,9 @@ def carried_out(  # noqa: PLR0917  two callers
 
 
 def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str]) -> dict[str, TableError]:
-    """Returns an error for each table that foreign keys may change in this batch. If `error.cause` is a TableError, the table that it
-    names caused the error. Otherwise the tables `error.tables` caused it. These tables get `error.cause`. Every other table gets an error
-    that names `error.tables`. If foreign keys may change none of the tables that caused the error, every table gets `error.cause`.
+    """Returns an error for each table that foreign keys may change in this batch. The tables that caused the failure get `error.cause`:
+    the table that `error.cause` names if it is a TableError, otherwise `error.tables`. Every other table gets an error that names
+    `error.tables`. If the result has none of the tables that caused the failure, every table in it gets `error.cause`.
     """
     who = ", ".join(sorted(error.tables))
     raised = {error.cause.table} if isinstance(error.cause, TableError) else error.tables
@@ -146,8 +146,7 @@ def _errors_of(*tables: str) -> Iterator[None]:
 
 def _new_names(table: StagedTable, applied: int) -> set[str]:
     """Returns the columns, in lower case, that the lake's rows of a table lack: the columns that schema changes of the batch add, and the
-    new names of renamed columns. Leaves out schema changes up to the order key `applied`, because the lake
-    has them.
+    new names of renamed columns. Leaves out schema changes up to the order key `applied`, because the lake has them.
     """
     changed = [each for each in table.segments if isinstance(each, SchemaSegment) and each.order_key > applied]
     filled = {name.lower() for segment in changed for name, _ in segment.fills}
@@ -207,8 +206,9 @@ class _Derivation:
         return set(itertools.chain(*(each.columns + each.key for each in mine), *below))
 
     def kept(self, buffer: Buffer) -> tuple[dict[str, StagedTable], dict[str, str]]:
-        """Derives the changes and writes them to disk, where a repeated run finds them. Returns the tables with derived changes, and the
-        reason for each table whose changes cannot be derived.
+        """Derives the changes that foreign keys made, and writes them to disk for a run that repeats the batch. Before it writes, passes
+        the changes of parent rows to `buffer`, for tables with a running snapshot. Returns the tables with derived changes, and the reason
+        for each table whose changes cannot be derived.
         """
         play = self._play()
         with _errors_of(*self._buffered):

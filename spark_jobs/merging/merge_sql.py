@@ -32,7 +32,7 @@ def apply_changes(
     view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int, left: tuple[str, ...] = ()
 ) -> str:
     """Returns the statement that applies a segment: a MERGE for a table with a key, and an INSERT of every image for a table without a key.
-    The lake still has the columns `left`, which the source dropped. Written rows get NULL in them.
+    The lake still has the columns `left`, which the source dropped: written rows get NULL in these columns.
     """
     if not segment.key:
         return append(view, segment, target, applied_order_key)
@@ -77,9 +77,7 @@ def append(view: str, segment: ChangesSegment, target: TableTarget, applied_orde
 
 
 def truncate(segment: TruncateSegment, target: TableTarget, *, marks: bool) -> str:
-    """Returns the statement that deletes every row of the table or the shard. If `marks`, the statement marks the rows
-    as deleted instead.
-    """
+    """Returns the statement that deletes every row of the table or the shard, or marks the rows as deleted if `marks` is true."""
     relation = sql_text.delta_path(target.path)
     if not marks:
         return f"DELETE FROM {relation}{shards.where(target.shard)}"
@@ -156,8 +154,8 @@ def unknown_row(text: str) -> str:
 
 
 def whole_clauses(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
-    """Returns the clauses for images with all columns. `values` has an expression over the image for each column of the table. `guard` is
-    the condition under which an image may change the row.
+    """Returns the WHEN clauses of a MERGE for images with all columns. `values` has an expression over the image for each column of the
+    table. With `soft`, a delete marks the row as deleted. `guard` is the condition under which an image may change the row.
     """
     if soft:
         # A delete image has the row's last values. So the row is written with these values and marked as deleted, even if the batch also
@@ -172,8 +170,8 @@ def whole_clauses(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> 
 
 
 def again_clauses(values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that are not changes, but the rows that a repair writes (`ChangesSegment.again`). A delete image has
-    no values: with soft deletes, the table's row keeps its values and is only marked.
+    """Returns the WHEN clauses of a MERGE for the rows that a repair writes (`ChangesSegment.again`). A delete image of a repair has no
+    values: with soft deletes, the table's row keeps its values and is only marked.
     """
     if not soft:
         return whole_clauses(values, soft=False, guard=NOT_OLDER)
@@ -187,8 +185,8 @@ def again_clauses(values: dict[str, str], *, soft: bool) -> str:
 
 
 def partial_clauses(segment: ChangesSegment, values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that may lack columns. In these columns the table's row keeps its values. If the table lacks the row
-    of an incomplete insert or update image, the MERGE fails with UNKNOWN_ROW.
+    """Returns the WHEN clauses of a MERGE for images that may lack columns. In these columns the table's row keeps its values. If the
+    table lacks the row of an incomplete insert or update image, the MERGE fails with UNKNOWN_ROW.
 
     If the table lacks the row of an incomplete delete image, nothing is written, even with soft deletes, because the row's values are
     unknown.

@@ -74,8 +74,8 @@ def _require_kept(path: str, transactions: list[deltalake.Transaction], storage_
 
 
 def _keep_on_disk(batch: StagedBatch, path: str, storage_options: Mapping[str, str]) -> None:
-    """Syncs all commits to the quarantine since the batch was staged, including those of earlier attempts. The commits must be on disk
-    before the batch is acked.
+    """Syncs to disk all commits that the quarantine table has got since the batch was staged, including those of earlier attempts. These
+    commits must be on disk before the batch is acked.
     """
     there = _opened(path, storage_options)
     if there is not None:

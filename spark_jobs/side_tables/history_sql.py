@@ -47,11 +47,12 @@ def closing(prefix: str = "") -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryDifference:
-    """Compares a current-state table with the open versions of a history. If there is no current-state table, a snapshot's rows replace it.
+    """Compares a current-state table with the open versions of a history. If there is no current-state table, compares the rows of a
+    snapshot instead.
 
     - `names` has the history's column for each column of the current-state table.
     - `key` are the key columns, with their names in the current-state table.
-    - `order_key` and `time_us` are the position of the current-state table.
+    - `order_key` and `time_us` (µs since 1970) are the position of the current-state table: it has all changes up to this position.
     - `deleted` is the condition of rows that are marked as deleted, or is empty if there are none.
     - If `at_position`, every new version begins at the position of the current-state table, because the table was renamed there. If not, a
       new version begins at the last change of its row. Exception: if the row's open version begins at this change or later, the new version

@@ -75,8 +75,8 @@ class SideTable:
     conflicts: CommitConflicts = dataclasses.field(default_factory=CommitConflicts)
 
     def aside(self, kind: str) -> SideTable:
-        """Returns the same table for another kind of commits, which `kind` names. Commits of this kind have their own app id, so their
-        order keys are stored separately.
+        """Returns the same table for commits of another `kind`, such as a commit of a snapshot's rows. Commits of this kind have their own
+        app id, so their order keys are stored separately.
         """
         return dataclasses.replace(self, txn_id=f"{self.app_id}#{kind}")
 
@@ -102,8 +102,8 @@ class SideTable:
 
     @property
     def applied(self) -> int:
-        """The order key that the last commit under the app id `txn_id` has stored, or under `app_id` if `txn_id` is empty. It is -1 if
-        there is no such commit.
+        """The order key in the table's newest Delta transaction with the app id `txn_id`, or with `app_id` if `txn_id` is empty. It is -1
+        if there is no such transaction.
         """
         found = None if self.log is None else self.log.transaction_version(self.txn_id or self.app_id)
         return -1 if found is None else int(found)
@@ -201,7 +201,8 @@ class SideTable:
         )
 
     def commit(self, order_key: int, write: Callable[[], object]) -> bool:
-        """Commits by calling `write`, and returns True. If the table already has the order key, returns False without calling `write`.
+        """Commits by calling `write`, and returns True. If the table already stores this or a higher order key, returns False
+        without calling `write`.
 
         If another program commits first, reads the table again and makes another attempt, up to COMMIT_TRIES_MAX attempts in total. Raises
         TableError after the last attempt, or if deltalake does not support a feature of the table. Raises LostCommitError if a commit of

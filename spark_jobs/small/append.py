@@ -90,8 +90,8 @@ def append(table: DeltaTable, rows: pa.Table, appended: Appended) -> None:
 
 
 def _write(table: DeltaTable, folder: Path, rows: pa.Table) -> Mapping[str, Any]:
-    """Writes a file with the rows, under a name of the form that Spark uses. Returns its `add` action. Does not sync the file, because
-    `durable_lake` syncs it after the commit.
+    """Writes a file with the rows, under a name of the form that Spark uses. Returns the action `add` with which a commit adds the file.
+    Does not sync the file, because `durable_lake` syncs it after the commit.
     """
     name = f"part-00000-{uuid.uuid4()}-c000.snappy.parquet"
     footers, few = list[pq.FileMetaData](), rows.num_rows < DICTIONARY_ROWS

@@ -57,8 +57,8 @@ class BufferedKeys:
         return found
 
     def may_be_in(self, group: pq.RowGroupMetaData, index: int) -> bool:
-        """Returns whether a row group may contain one of the keys, by the bounds of the first key column. `index` is the index of this
-        column in the file.
+        """Returns whether a row group may contain a key with buffered changes, by the bounds of the first key column. `index` is the index
+        of this column in the file.
         """
         bounds = group.column(index).statistics
         if bounds is None or not bounds.has_min_max:

@@ -99,7 +99,8 @@ class PublishedSnapshot:
     """The result of a publication. `label` is the order key up to which the table includes all changes. `table_rows` and `table_bytes` are
     the size of the table after the commit, or None if the Delta log does not have the size.
 
-    `way` is "spark" if Spark wrote the rows, and "files" if the snapshot's Parquet files became the table's files. `reason` says why.
+    `way` is "spark" if Spark wrote the rows, and "files" if the snapshot's Parquet files became the table's files. `reason` says why it was
+    this way.
     """
 
     rows: int

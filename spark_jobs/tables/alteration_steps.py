@@ -147,7 +147,7 @@ def alter(
     error if another run or program has created the table meanwhile.
 
     Raises LostCommitError if `due` still returns a statement afterwards, because a commit of another writer replaced the statement's
-    commit. These commits have no transaction that would show the loss.
+    commit. The loss is found only in this way, because a statement's commit has no Delta transaction.
     """
     before, statements = table.snapshot.version, due()
     for statement in statements:

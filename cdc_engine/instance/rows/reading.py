@@ -106,8 +106,8 @@ class IntervalReader:
                 return staged
 
     def _find_undone(self) -> None:
-        """Reads the whole interval without staging it, and finds all rows that their own transactions undo. So one more reading is enough,
-        even if many transactions undo rows.
+        """Reads the whole interval without staging it, and finds all rows that their own transactions undo. So one further reading can
+        stage the interval without these rows, even if many transactions undo rows.
         """
         self._begin_again()
         self._prepared.undone.only_finds = True

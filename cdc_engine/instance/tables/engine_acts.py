@@ -127,8 +127,8 @@ class EngineActs:
         ]
 
         def stop_deleted(record: SnapshotRecord) -> None:
-            """Called before the snapshot of a dropped table is canceled. If the policy is `drop_table: apply`, stops the table, because
-            the deletion of its rows is among the buffered changes, which are removed with the snapshot. A resume reads the deletion again.
+            """Stops a dropped table before its snapshot is canceled, if the policy is `drop_table: apply` and the lake has the table. The
+            deletion of its rows is among the buffered changes, which are removed with the snapshot. A resume reads the deletion again.
             """
             policy = self._config.schema_policy(record.database, record.table)[DROP_TABLE]
             if policy == "apply" and record.since is not None and LakeTables(self._directory).kept(record.name):

@@ -1,4 +1,4 @@
-"""Holds the newest bytes of a dump for several readers. One thread adds bytes. Each reader runs in its own thread and reads through a
+"""Holds the newest bytes of a binlog dump for several readers. One thread adds bytes. Each reader has its own thread and reads through a
 `DumpReader`, which stores how far it has read.
 
 The fastest reader sets the pace. When the window is full, the oldest bytes are removed as soon as the fastest reader has passed them.
@@ -126,8 +126,8 @@ class DumpWindow:
             return reader
 
     def _before(self, position: Position) -> Boundary | None:
-        """Returns the last boundary at or before a position, or None if the window does not have the position. A position up to
-        AHEAD_BYTES_MAX after the end of the window counts as one that the window has, because the dump soon reaches it.
+        """Returns the last boundary between two events that is at or before a position. Returns None if the window does not have the
+        position. A position up to AHEAD_BYTES_MAX after the end of the window counts as in the window, because the dump soon reaches it.
         """
         tail = self._tail
         if tail is None or (tail.file == position.file and position.offset > tail.offset + AHEAD_BYTES_MAX):
@@ -181,8 +181,8 @@ class DumpReader:
         self._opening, self.at = boundary.opening, boundary.at
 
     def receive_into(self, space: memoryview, seconds: float) -> int:
-        """Copies bytes into `space`: first the packets that opened the file, then the bytes after the boundary. Returns their number, or 0
-        if none arrived within `seconds`.
+        """Copies bytes into `space`: first the packets with which the server opened the file (`Boundary.opening`), then the bytes after the
+        boundary. Returns their number, or 0 if none arrived within `seconds`.
 
         Raises FellBehindError if the window has removed the next bytes. After the last byte of a dump that has ended, raises the error
         that ended it.

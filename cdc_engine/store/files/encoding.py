@@ -72,8 +72,8 @@ class Counts:
     @classmethod
     def of(cls, block: Block) -> Counts:
         """Counts the transactions that end in a block, the block's row events, and their bytes. If the block has table changes and no
-        transaction ends in it, the field `all` counts one row event more. So the marks before and after the block differ even if the block
-        has no row event.
+        transaction ends in it, the field `all` counts one row event more. Otherwise the marks before and after a block without row events
+        would be equal, and the log would not notice that a transaction is open.
         """
         transactions = block.transaction_count
         within = int(bool(block.changes) and not transactions)
@@ -141,8 +141,8 @@ def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names)
 
 
 def _whole_frames(frames: Frames) -> Frames:
-    """Returns the frames of transactions with all fields of `contracts.FRAME`. A field is -1 if the version of Sluice that wrote the frames
-    did not have it.
+    """Returns the frames of transactions (facts about their first and last events) with all fields of `contracts.FRAME`. A field is -1 if
+    the version of Sluice that wrote the frames did not have it.
     """
     if frames.dtype == FRAME:
         return frames

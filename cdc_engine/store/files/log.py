@@ -211,8 +211,8 @@ class EventLog:
 
     @property
     def mark(self) -> Mark:
-        """The mark (counts of transactions, events and bytes) after all appended blocks. If the open transaction was dropped, the mark
-        after the last complete transaction.
+        """The mark (counts of transactions, events and bytes) after all appended blocks. If the open transaction was dropped, this is
+        the mark after the last complete transaction.
         """
         return self._at.complete if self._drops else self._at.mark
 

@@ -109,8 +109,9 @@ def _null_must_be_said(definition: ColumnDefinition, session: StatementSession) 
 
 
 def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
-    """Returns a column definition whose labels and DEFAULT are converted to the form in which a column with this charset stores them. A
-    DEFAULT that cannot be converted becomes EXPRESSION, whose value is unknown. Raises CannotFollowError if a label cannot be converted.
+    """Returns a column definition whose labels (values of an ENUM or SET) and DEFAULT are converted to the form in which a column with this
+    charset stores them. A DEFAULT that cannot be converted becomes EXPRESSION, whose value is unknown. Raises CannotFollowError if a label
+    cannot be converted.
     """
     literals, default = definition.literals, definition.default
     try:

@@ -42,8 +42,8 @@ class Resolutions:
                 self._records.remove(name)
 
     def schema(self, database: str, table: str, order_key: int, reason: str) -> TableSchema | None:
-        """Returns the schema that an operator gave for the table's stop at the event with this order key, or None. `reason` is the reason
-        of the stop, by which earlier versions of Sluice stored the schema.
+        """Returns the schema that an operator gave for the table's stop at the event with this order key, or None if there is none.
+        `reason` is the reason of the stop: earlier versions of Sluice stored the schema by it.
         """
         name = _name(database, table, order_key)
         text = self._records.get(name)
