@@ -147,7 +147,7 @@ class PreparedTransactions(Protocol):
     def rewind(self, position: Position) -> None:
         """Restores the transactions that were prepared at `position`. Called when the stream starts again at `position`. Transactions that
         were prepared after `position` are dropped, and recorded again when their events arrive. Transactions that were committed after
-        `position` count as prepared again. The XA COMMIT of such a transaction may arrive with another order key.
+        `position` count as prepared again, because their XA COMMIT arrives again, possibly with another order key.
         """
 
 

@@ -243,8 +243,8 @@ def check_include(schema: SourceSchema) -> Finding:
 
 def check_keyless(schema: SourceSchema) -> Finding:
     """Lists the captured tables without a key, and says how the lake stores them. A snapshot locks such a table if Sluice's user may lock
-    tables of its database. For each database in which the user may not, reports a warning if a snapshot can also read the tables without a
-    lock, which may need several attempts. Otherwise reports a problem.
+    tables of its database. If the user may not, a snapshot may still read the tables of the database without a lock, in several attempts.
+    Reports a warning for each database in which this is possible, and a problem for each database in which it is not.
     """
     destination = schema.destination
     try:

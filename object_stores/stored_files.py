@@ -1,5 +1,5 @@
-"""Accesses the Parquet files of one directory, on disk or in an object store. The directory has the rows that a snapshot of a table read,
-or the changes of the table that are buffered during its snapshot.
+"""Accesses the Parquet files of one directory, on disk or in an object store. The directory has either the rows that a table's snapshot has
+read, or the table's changes that are buffered during the snapshot.
 
 The snapshot's run writes the files with rows, and merge runs write the files with buffered changes. Other runs read the files, possibly on
 other hosts.

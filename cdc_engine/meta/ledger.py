@@ -16,8 +16,8 @@ backward. Batches are acked in the order in which they were handed out. Each bat
 When the run of a staged batch has failed, some of the batch's tables may be merged and others not. The batch is merged again from the same
 files (`redeliver`), so the source need not have the batch's changes any more.
 
-If the files are missing, the batch's changes are read from the source again. A Delta table without key columns recognizes the changes that
-it has already by their order keys. In a new epoch, the same changes would get other order keys, and the table would have them twice. So
+If the files are missing, the batch's changes are read from the source again. A Delta table without key columns recognizes by their order
+keys the changes that it already has. In a new epoch, the same changes would get other order keys, and the table would have them twice. So
 `given_up` records the batch's end, and no new epoch begins until the changes are acked. The same holds for the changes that are read again
 because a stopped table was resumed: `again_up_to` records their end.
 """

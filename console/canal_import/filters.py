@@ -17,8 +17,8 @@ TABLE = re.compile(r"[\w$]+\\?\.[\w$]+")
 def not_captured(client_filter: str, include: str, exclude: str) -> list[str]:
     """Returns the patterns in a client's filter that may match tables that the destination does not capture.
 
-    If a pattern names one table, checks whether `include` and `exclude` capture this table. Any other pattern is compared as text with the
-    patterns in `include`, unless `include` has all tables. So the result also has patterns that mean the same as one in `include` but are
+    If a pattern names one table, checks whether `include` and `exclude` capture this table. Any other pattern counts as captured
+    if `include` has it as the same text, or has all tables. So the result also has patterns that mean the same as one in `include` but are
     spelled differently.
     """
     captured = TableFilter(include, exclude)

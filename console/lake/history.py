@@ -97,8 +97,9 @@ def history_of(table: HistoryTable) -> list[CommittedInterval]:
 
 
 def at(history: Sequence[CommittedInterval], text: str) -> list[CommittedInterval]:
-    """Returns the entries of a history that `text` selects, or an empty list if there are none. The history is sorted newest first. `text`
-    is a version of the Delta table, FILE:OFFSET, a GTID, or a time in ISO form, which is in UTC if it has no zone.
+    """Returns the entries of `history` that `text` selects, or an empty list if there are none. `history` has the batches of a table
+    and the commits of other writers, newest first. `text` is a version of the Delta table, FILE:OFFSET, a GTID, or a time in ISO form,
+    which is in UTC if it has no zone.
 
     A version, an offset or a GTID selects the entry that contains it. A time selects the newest batch that has a change which the source
     committed at or before this time. Raises ConfigurationError for any other text.

@@ -1,8 +1,8 @@
 """Handles Ctrl-C and SIGTERM in the console. In a `with` block of `heard`, these signals raise KeyboardInterrupt. `held_back` delays them,
 and `unheard` ignores them. Outside the main thread, these three functions change nothing.
 
-A shell that starts a program in the background makes the program ignore SIGINT. These functions install a handler even if SIGINT is
-ignored.
+A shell that starts a program in the background makes the program ignore SIGINT. These functions install a handler even then, so that
+SIGINT has its effect.
 """
 
 from __future__ import annotations

@@ -158,8 +158,8 @@ class FlowingTables:
 
     Dagster shows "0 / 1 Passed" for a check whose last result is older than the last materialization of its table. Therefore each run that
     materializes a table also reports a passed check. Only the sensor reports failures, once a minute while they last. So if a run reports
-    an outdated pass, the pass hides a failure for at most a minute. Runs report no failures, because nothing would replace a run's failure
-    after the table flows again.
+    an outdated pass, the pass hides a failure for at most a minute. Runs report no failures, because the sensor would not replace a failure
+    that the sensor itself has not seen.
     """
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:

@@ -7,7 +7,8 @@ the file.
 Each process has its own random token. If the process has ended and another program listens on its port, a run may send the token to this
 program, but the token is no longer valid.
 
-A closed endpoint loses no change: a run that finds the endpoint closed ends, and ticks settle the run's batch by the run's tags and status.
+A closed endpoint loses no change: if a run finds the endpoint closed, the run ends, and ticks settle its batch by the run's tags and
+status.
 """
 
 from __future__ import annotations

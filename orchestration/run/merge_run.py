@@ -261,7 +261,7 @@ def merge_one(
 
 def failure(error: Exception) -> dg.Failure:
     """Returns the error that ends a run, with a message for users. The error forbids Dagster's retries: the batch is rolled back and gets a
-    new delivery number, so a retry could merge nothing.
+    new delivery number, so a retry, which asks for the old number, could merge nothing.
 
     The error's metadata tells the sensor whether Spark did not answer, whether staged files are damaged, and which tables failed and why.
     """

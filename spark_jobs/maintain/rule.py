@@ -75,7 +75,7 @@ class FileFacts:
 
 
 def due(facts: FileFacts, *, wanted: bool = False) -> tuple[MaintenanceAct, str]:
-    """Returns what to do now, and why. CLUSTER is due in any case if the minimum and maximum of a file are rounded.
+    """Returns which maintenance is due now, and why. CLUSTER is due in any case if the minimum and maximum of a file are rounded.
 
     `wanted` says that an operator requested maintenance. COMPACT is then due as soon as there are two small files or one row that is marked
     as deleted. One new large file is enough for CLUSTER if the files overlap too much. The limits COMPACT_BYTES_MAX and CLUSTER_BYTES_MAX
@@ -139,8 +139,8 @@ def hours_kept(retention_hours: float, newest_snapshot_age_hours: float | None) 
 
 
 def log_hours(log_days: int, kept_hours: float) -> int:
-    """Returns for how many hours to keep a table's log: at least `log_days` days, and at least one day longer than the files that are no
-    longer part of the table, because VACUUM finds these files in the log.
+    """Returns for how many hours to keep a table's log: at least `log_days` days, and at least one day longer than `kept_hours`, the
+    time for which files are kept after they are no longer part of the table. VACUUM finds these files in the log.
     """
     return math.ceil(max(log_days * 24, kept_hours + 24))
 

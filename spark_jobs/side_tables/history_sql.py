@@ -25,8 +25,8 @@ ROW_NUMBER, NEXT_KEY, NEXT_TIME = "_sluice_row_number", "_sluice_next_key", "_sl
 
 
 def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
-    """Returns the MERGE condition under which a row of the MERGE's source (`s`) closes a version in the history (`t`): the version is open,
-    has the same key, and was opened at an earlier position than that of `s`.
+    """Returns the condition under which a row `s` of a MERGE's USING clause closes a version `t` in the history: the version is open, has
+    the same key, and was opened at an earlier position than that of `s`.
 
     If `reads`, the rows come from a comparison of the history with the current rows (`HistoryDifference`). Such a row also closes a version
     that was opened at the position of `s`.
@@ -70,8 +70,8 @@ class HistoryDifference:
     left: tuple[str, ...] = ()
 
     def query(self, current_state: str, history: str, quote: Quote, micros: str) -> str:
-        """Returns the source of a MERGE that makes the open versions equal to the rows of the current-state table. The source has one row
-        for each version to close, and one row for each version to open.
+        """Returns the query in the USING clause of a MERGE that makes the open versions equal to the rows of the current-state table. The
+        query returns one row for each version to close, and one row for each version to open.
 
         `current_state` and `history` are relations. `micros` is the SQL function that converts microseconds to a timestamp.
         """

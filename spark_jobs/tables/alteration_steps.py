@@ -44,9 +44,9 @@ def retyping_plan(table: DeltaTable, app_id: str, segment: SchemaSegment) -> Alt
 
 
 def begin(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan:
-    """Executes the first steps of a DDL statement's plan, and returns the plan: drops columns, gives columns another name if another column
-    needs their name, and renames and widens columns. The caller then adds columns and copies the values in the plan's `copies`. If an
-    earlier attempt has copied the values, `copies` is empty. The caller's last commit stores the DDL statement as a Delta transaction.
+    """Executes the first steps of a DDL statement's plan: drops columns, gives columns another name if another column needs their name, and
+    renames and widens columns. Returns the plan. The caller then adds columns and copies the values in the plan's `copies`. If an earlier
+    attempt has copied the values, `copies` is empty. The caller's last commit stores the DDL statement as a Delta transaction.
     """
     name = f"{app_id}@{segment.order_key}"
     stage, plan = _kept_plan(table, name) or (BEGUN, _made(table, segment))

@@ -62,8 +62,8 @@ class ShardColumn:
             raise TableStoppedError(version.database, version.table, TableState.SCHEMA_MISMATCH, why)
 
     def inserted_into(self, batch: pa.RecordBatch, index: int) -> pa.RecordBatch:
-        """Returns the batch with the shard column at `index`, which must be the index after the table's last column. If the batch has
-        columns that say which values are present (`partial_schema`), marks the shard column as present in every row.
+        """Returns the Arrow record batch with the shard column at `index`, which must be the index after the table's last column. If the
+        record batch has columns that say which values are present (`partial_schema`), marks the shard column as present in every row.
         """
         arrays = list(batch.columns)
         bit, own = (index - 3) % GROUP_COLUMNS, pa.field(self.column, self.type().arrow)

@@ -64,8 +64,8 @@ class Subscribing(Protocol[Got_co]):
 
 class Sending(Generic[ContentT]):
     """The senders of one destination or group, one for each broker. `maker_of` returns the function that makes a broker's messages from the
-    content and the id of a batch, or raises ConfigurationError for an invalid rule. `publisher_of` returns the publisher that connects to a
-    broker; the default is the publisher for the broker's kind.
+    content and the id of a batch, or raises ConfigurationError for an invalid rule in conf/. `publisher_of` returns the publisher that
+    connects to a broker; the default is the publisher for the broker's kind.
     """
 
     def __init__(

@@ -171,8 +171,8 @@ class EngineActs:
         batch is in flight.
 
         All requests except the cancellation of a snapshot make the engine read the stream again from the cursor. If the source has purged
-        changes that are not merged, and only the store still has them, all requests except cancellations wait until the changes have been
-        handed out.
+        changes that only the store still has, a second reading would lack these changes. Then all requests except cancellations wait until
+        the changes have been handed out.
         """
         parts = steering.parts
         if self._must_wait(wanted, due, parts):

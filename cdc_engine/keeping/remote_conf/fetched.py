@@ -39,7 +39,7 @@ class Fetched:
 
 def texts_of(archive: bytes, folder: str) -> tuple[str, dict[str, str]]:
     """Returns the text of sluice.yaml, and the text of each destination's file by the destination's name. The text of sluice.yaml is empty
-    if the archive does not have this file. Raises ConfigurationError if the archive is damaged, or has no file of a destination.
+    if the archive does not have this file. Raises ConfigurationError if the archive is damaged, or has no destination's file at all.
 
     A git server puts all files of an archive into a single top folder. So if the archive has no files in `folder`, looks for `folder` in
     the single top folder.
@@ -75,8 +75,8 @@ def _below(files: dict[str, str], folder: str) -> dict[str, str]:
 
 
 def _files(archive: bytes) -> Iterator[tuple[str, str]]:
-    """Yields the name and the text of each YAML file of an archive. For a link, yields an error instead of a text. The error
-    is reported when conf/ is parsed.
+    """Yields the name and the text of each YAML file of an archive. For a link, yields an error instead of a text. The error is
+    reported when conf/ is parsed.
 
     Raises ValueError if the files are too large, ConfigurationError for an incomplete tar file, and any error of tarfile or zipfile for a
     damaged file.
@@ -109,8 +109,8 @@ def _files(archive: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _require_end(opened: tarfile.TarFile) -> None:
-    """Raises ConfigurationError if the two zero blocks at the end of a tar file are missing, because the file may be incomplete. tarfile
-    does not check this.
+    """Raises ConfigurationError if the two zero blocks at the end of a tar file are missing, because the file is then incomplete.
+    tarfile does not check this.
     """
     if opened.fileobj is not None:
         opened.fileobj.seek(opened.offset)

@@ -41,9 +41,8 @@ class OldestFile:
         )
 
     def unknown(self, facts: ServerFacts) -> tuple[str, ...]:
-        """Returns the file whose creation time the next query must read, or () if there is no such file. The next query must read the
-        creation time of the oldest file in `facts`, if this file was not the oldest one at the last query, or if its creation time is not
-        known.
+        """Returns the oldest file in `facts` if the next query must read its creation time. This is the case if the file was not the oldest
+        one at the last query, or if its creation time is not known. Otherwise returns ().
         """
         file = oldest_file(facts)
         return () if not file or (file == self.file and file in self.creations) else (file,)

@@ -159,8 +159,8 @@ def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredTyp
 
 
 def _short_enough(declared: DeclaredType, bytes_max: int) -> DeclaredType:
-    """Returns TEXT or BLOB instead of a VARCHAR or VARBINARY that is too long for a row, and any other type unchanged. A server outside
-    strict mode creates the same type.
+    """Returns TEXT or BLOB instead of a VARCHAR or VARBINARY that is too long for a row, as a server outside strict mode does. Returns any
+    other type unchanged.
     """
     longer = {"varchar": "text", "varbinary": "blob"}.get(declared.base)
     if longer is None or declared.length * bytes_max <= VARCHAR_BYTES_MAX:
