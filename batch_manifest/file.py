@@ -57,7 +57,7 @@ def from_record(kind: type[T], record: Any, directory: Path = Path()) -> T:
     try:
         found: T = _value(kind, record, directory)
     except (KeyError, TypeError, ValueError) as error:
-        raise ManifestError(f"the manifest is not a {kind.__name__}: {error}") from error
+        raise ManifestError(f"the record does not fit {kind.__name__}; missing, unknown or wrong: {error}") from error
     return found
 
 

@@ -311,7 +311,9 @@ def parse_executed(text: str, *, mariadb: bool) -> GtidSet | MariadbPosition:
 
 
 def is_mariadb(text: str) -> bool:
-    """Returns whether a text has MariaDB's form: a GTID, a GTID position, or a source such as "0-1". Returns False for an empty text."""
+    """Returns whether a text is MariaDB's: True for each text that does not begin with a UUID, as MySQL's texts do. The text may be a GTID,
+    a GTID position, or only the domain and server id of a GTID, such as "0-1". Returns False for an empty text.
+    """
     return bool(text) and not _UUID.match(text.strip().lower())
 
 

@@ -47,7 +47,8 @@ class Scope:
 
     def conditions(self) -> Iterator[str]:
         """Yields conditions in MySQL's SQL, one per statement, that together select all rows of the keys."""
-        # The server prints a FLOAT with six digits only, so a FLOAT is compared as a double.
+        # The server prints a FLOAT with six digits only. So the comparison has read it with `select`, as a double, and the condition must
+        # use the same expression.
         names = [each.select if each.type == "FLOAT" else quoted(each.name) for each in self.columns]
         literals = [[literal(column, value) for column, value in self._pairs(key)] for key in self.keys]
         return key_conditions(names, literals)

@@ -194,8 +194,8 @@ def _create_view(session: LakeSession, view: CatalogTable, over: Identifier, sto
     # A table of another path may have the name that the view reads. The view would then show the rows of that table.
     if table is None or not same_location(table.location, view.path):
         raise ValueError(
-            f"the view cannot be created, because its table {'.'.join(over)} is not registered in the catalog for the "
-            f"Delta table at {view.path}"
+            f"the view cannot be created, because the table {'.'.join(over)} in the catalog "
+            f"{'does not exist' if table is None else f'is at {table.location}'} instead of at {view.path}"
         )
     there = _entry(session, view.identifier)
     if there is not None and not (there.is_view_of(view.path) or (view.before and there.is_view_of(view.before))):

@@ -26,8 +26,8 @@ class StagingRules:
     - `has_up_to`: returns the order key up to which staging skips a table's changes. After a table was resumed, the stream is read again,
       and the lake already has the changes of the other tables. In all other cases, returns 0, so that no change is skipped.
     - `logged`: tables with a change log. All before images of these tables are staged.
-    - `again_up_to`: the order key up to which an earlier attempt had staged changes, if a run may have merged some of these changes and the
-      staged files are missing. Otherwise 0.
+    - `again_up_to`: changes up to this order key are staged as changes that the lake may already have, because an earlier attempt staged
+      them, a run may have merged some of them, and the staged files are missing. Otherwise 0.
     """
 
     kept: KeptColumns | None = None

@@ -166,15 +166,24 @@ def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], 
     if LAG in only:
         found.append(result_of(engine_key(destination), LAG_CHECK, failing.get(LAG, "")))
     if only - {"", LAG}:
-        found.append(result_of(engine_key(destination), TABLES_CHECK, stopped_sentence(failing)))
+        found.append(result_of_tables(engine_key(destination), failing))
     return found
 
 
-def result_of(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckEvaluation:
-    """Returns the result of a check. `why` is "STATE: reason" if the check fails, otherwise empty. A reason with several lines has the
-    plan of a pending schema change.
+def result_of_tables(key: dg.AssetKey, failing: Mapping[str, str]) -> dg.AssetCheckEvaluation:
+    """Returns the result of TABLES_CHECK. Its state has the states of all tables in `failing`."""
+    states = {why.partition(": ")[0] for name, why in failing.items() if name not in {"", LAG}}
+    return result_of(key, TABLES_CHECK, stopped_sentence(failing), state=" and ".join(sorted(states)))
+
+
+def result_of(key: dg.AssetKey, check: str, why: str, *, state: str = "") -> dg.AssetCheckEvaluation:
+    """Returns the result of a check. `why` is empty if the check passes. Otherwise it is "STATE: reason", or, if `state` has the states,
+    any sentence. A reason with several lines has the plan of a pending schema change.
     """
-    state, _, reason = why.partition(": ")
+    first, _, reason = why.partition(": ")
+    if state and first != state:
+        reason = why
+    state = state or first
     metadata: dict[str, dg.MetadataValue[Any]] = {
         "state": dg.MetadataValue.text(state or "RUNNING"),
         "reason": dg.MetadataValue.text(reason.partition("\n")[0] or why or "none"),

@@ -36,7 +36,7 @@ from sluice.orchestration.checks.observations import (
     TROUBLED,
     behind,
     result_of,
-    stopped_sentence,
+    result_of_tables,
     why_engine_stopped,
     why_stopped,
 )
@@ -85,11 +85,10 @@ def destination_checks(
             if key.name == QUARANTINE_CHECK:
                 yield as_result(quarantine_evaluation(config, destination, table_of[key.asset_key]))
                 continue
-            reasons = {
-                TABLES_CHECK: stopped_sentence(failing),
-                ENGINE_CHECK: failing.get("", ""),
-                LAG_CHECK: failing.get(LAG, ""),
-            }
+            if key.name == TABLES_CHECK:
+                yield as_result(result_of_tables(key.asset_key, failing))
+                continue
+            reasons = {ENGINE_CHECK: failing.get("", ""), LAG_CHECK: failing.get(LAG, "")}
             why = reasons[key.name] if key.name in reasons else failing.get(table_of[key.asset_key], "")
             yield as_result(result_of(key.asset_key, key.name, why))
 

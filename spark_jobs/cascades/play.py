@@ -305,8 +305,8 @@ class Play:
             if below.parent_name != child or below.child_name not in event.live or not goes_on(change, below):
                 continue
             if below.child_name not in self._buffered:
-                # The table `below.child_name` has no running snapshot, so it gets an error in this batch. If `child` were published before
-                # the batch is repeated, the repeated run would derive no changes of `below.child_name`. So `child` is read again.
+                # The table `below.child_name` has no running snapshot, so it gets an error in this batch, and the batch is repeated. If
+                # `child` were published before, the repeated run would find no changes to pass on. Reading `child` again delays that.
                 self._read_again(
                     event,
                     child,
@@ -434,8 +434,8 @@ class Play:
             derived += [Derived(event.at, DELETE, row.values, table.key)] * row.count
             return [(cascade.child_name, row.values, None)]
         if row.stale or cascade.generated:
-            why = row.stale or "the table has generated columns"
-            raise _error(cascade, f"the other columns of a changed row are unknown, because {why}")
+            why = row.stale or "the table has generated columns, whose values only the server computes"
+            raise _error(cascade, f"the columns of a changed row outside the foreign key are unknown, because {why}")
         given = after if action == CASCADE and after is not None else (None,) * len(cascade.columns)
         values = {**row.values, **dict(zip(cascade.columns, given, strict=True))}
         touched.written.update(cascade.columns)

@@ -27,7 +27,8 @@ from sluice.spark_jobs.tables.delta_table import VECTORS_FEATURE
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
 # Before maintenance deletes files, it syncs all commits again that were made within this time, because a killed run may not have synced its
-# last commits. Older commits are on disk, because operating systems write files within a minute.
+# last commits. If the host crashed after the deletion, such a commit could be lost, and the older version would need the deleted files.
+# Older commits are on disk: operating systems write files within a minute, so an hour is ample.
 UNSYNCED_SECONDS_MAX = 3600.0
 
 

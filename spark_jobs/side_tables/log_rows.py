@@ -167,7 +167,7 @@ def event_row(schema: pa.Schema, operation: str, order_key: int, commit_time_us:
 
 def numbered(keys: Numbers, last_key: int, last_row: int) -> Numbers:
     """Numbers the changes of each transaction, beginning with 1. `last_key` and `last_row` are the order key and the number of the change
-    before the first one in `keys`.
+    before the first one in `keys`. If the first changes belong to the same transaction, their numbers continue after `last_row`.
     """
     begins = np.r_[True, keys[1:] != keys[:-1]]
     first = np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))

@@ -131,7 +131,7 @@ def _same_runs(one: Owner, other: Owner) -> bool:
 
 
 def new_properties(shard: Shard | None, owner: str) -> dict[str, str]:
-    """Returns the properties that store the owner of a table or of a shard."""
+    """Returns the properties of a new table or shard: its owner and, for a shard, also the shard column and the id of the table's locks."""
     if shard is None:
         return {OWNER_PROPERTY: owner}
     locks = {LOCKS_PROPERTY: shard.locks} if shard.locks else {}

@@ -29,6 +29,7 @@ from sluice.orchestration.checks.observations import (
     PublishedObservations,
     due,
     failures,
+    result_of_tables,
     stopped_sentence,
 )
 from sluice.orchestration.checks.stopped import STATUS_SECONDS_MAX, older_tables, read_failures
@@ -156,6 +157,28 @@ def test_every_check_can_be_executed_by_hand(tmp_path: Path, instance: dg.Dagste
         ("items", "equals_lake"): True,
     }, "a table whose name Dagster cannot spell has no check of its own; the engine's names it"
     assert json.loads((directory / STATUS_FILE).read_text())["state"] == "RUNNING"
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("failing", "state", "reason"),
+    [
+        ({}, "RUNNING", "none"),
+        ({"shop.a": "DDL_HELD: x", LAG: "LAG: y"}, "DDL_HELD", "shop.a: DDL_HELD: x"),
+        (
+            {"shop.a": "DDL_HELD: x", "shop.b": "KEY_NULL: y"},
+            "DDL_HELD and KEY_NULL",
+            "shop.a: DDL_HELD: x; shop.b: KEY_NULL: y",
+        ),
+        ({"shop.a": f"{RE_SNAPSHOT}: x"}, RE_SNAPSHOT, f"shop.a: {RE_SNAPSHOT}: x"),
+    ],
+)
+def test_the_check_of_all_tables_has_the_states_of_the_stopped_tables(
+    failing: dict[str, str], state: str, reason: str
+) -> None:
+    """Defect 1091: the state was the name of the first stopped table."""
+    metadata = result_of_tables(dg.AssetKey("engine"), failing).metadata
+    assert (metadata["state"].value, metadata["reason"].value) == (state, reason)
 
 
 @pytest.mark.parametrize("word", ["apply", "stop", "ignore"])

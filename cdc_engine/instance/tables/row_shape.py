@@ -79,11 +79,13 @@ OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
     "options": ShapeEffect.SHAPES_ROWS,
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"
-# Changes of settings, as (setting, before, after), after which the rows in the lake are still right. An empty text is the default value.
-# The rows are right because of the setting before the change. With `undecodable: stop`, the lake got no undecodable values. With
-# `zero_dates: error`, it got no invalid dates. With `cascades` other than `ignore`, it got all effects of foreign keys.
+# Changes of settings, as (setting, before, after), after which the rows in the lake are still right.
 HARMLESS: Final = frozenset(
-    {("undecodable", "", "quarantine"), ("zero_dates", "error", ""), ("cascades", "", "ignore")}
+    {
+        ("undecodable", "", "quarantine"),  # Before, with `stop`, the lake got no undecodable values.
+        ("zero_dates", "error", ""),  # Before, the lake got no invalid dates, which are NULL by default.
+        ("cascades", "", "ignore"),  # Before, with any other value, the lake got all effects of foreign keys.
+    }
 )
 _INCLUDE, _EXCLUDE = "include:", "exclude:"
 

@@ -1,7 +1,8 @@
 """Finds the position of a commit time in the source's binlog, by the rules of `time_position`. Also finds the last end of a transaction up
 to an offset, and the statements and XA commits of an interval.
 
-Reads the binlog from the selected file on, over a separate connection, without decoding rows.
+First finds the file in which to search, or takes the file that the caller names. Then reads the binlog from there on, over a separate
+connection, without decoding rows.
 """
 
 from __future__ import annotations
