@@ -193,10 +193,9 @@ def _create_view(session: LakeSession, view: CatalogTable, over: Identifier, sto
     table = _entry(session, over)
     # A table of another path may have the name that the view reads. The view would then show the rows of that table.
     if table is None or not same_location(table.location, view.path):
-        raise ValueError(
-            f"the view cannot be created, because the table {'.'.join(over)} in the catalog "
-            f"{'does not exist' if table is None else f'is at {table.location}'} instead of at {view.path}"
-        )
+        name = ".".join(over)
+        why = f"has no table {name}" if table is None else f"has {name} at {table.location} instead of {view.path}"
+        raise ValueError(f"the view cannot be created, because the catalog {why}")
     there = _entry(session, view.identifier)
     if there is not None and not (there.is_view_of(view.path) or (view.before and there.is_view_of(view.before))):
         raise ValueError(

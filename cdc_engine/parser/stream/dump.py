@@ -164,7 +164,7 @@ def blocks_to_end(connection: SourceConnection, framer: PacketFramer) -> Iterato
         count = connection.receive_into(framer.space(), READ_TIMEOUT_SECONDS)
         if not count:
             raise SourceConnectionError(
-                f"{source.address} sent nothing for {READ_TIMEOUT_SECONDS} s, although its binlog has more events: check the network and "
+                f"{source.address} sent nothing for {READ_TIMEOUT_SECONDS:g} s, although its binlog has more events: check the network and "
                 "the server"
             )
         yield from framer.received(count)
