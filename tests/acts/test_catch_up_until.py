@@ -18,6 +18,8 @@ from sluice.console.acts.catch_up import wanted_end
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.errors import SetupError
 from tests.instance.fix_destination import Captured
+from tests.rotation import begin_file
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.seeds]
 
@@ -49,8 +51,13 @@ def server_time(server: DatabaseServer) -> str:
 def test_a_time_and_a_gtid_set_are_reached_where_the_source_was_then(tmp_path: Path, mysql80: DatabaseServer) -> None:
     captured = Captured(tmp_path, mysql80)
     shop = captured.config.destinations["shop"]
+    # Begins a new binlog file, because earlier files may have creation times of other tests in the future. A search for a time in the
+    # second in which a file was created begins in the previous file.
+    begin_file(mysql80)
+    created = server_time(mysql80)[: len("2026-01-01T00:00:00")]
     captured.insert([1])
     before = end_now(shop)
+    wait_for("the second after the file began", lambda: not server_time(mysql80).startswith(created))
     moment = server_time(mysql80)
     captured.insert([2])
     after = end_now(shop)

@@ -29,6 +29,7 @@ from sluice.console.toolchain.database.options import Options
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.instance.failover.fix_pair import DATABASE, TABLES, Pair, requested, run, start_when_waited_for
+from tests.rotation import begin_file
 from tests.snapshot.fix_reading import source_of
 from tests.waiting import wait_for
 
@@ -55,8 +56,9 @@ def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture
 def pair(servers: Pair) -> Pair:
     run(servers.second, "START SLAVE")
-    run(servers.first, *(f"TRUNCATE {DATABASE}.{table}" for table in TABLES), "FLUSH BINARY LOGS")
-    run(servers.second, "FLUSH BINARY LOGS")
+    run(servers.first, *(f"TRUNCATE {DATABASE}.{table}" for table in TABLES))
+    begin_file(servers.first)
+    begin_file(servers.second)
     servers.written.clear()
     servers.wait_until_replicated(servers.second)
     servers.describe(f"reader: {{user: root, port: {servers.second.port}}}")

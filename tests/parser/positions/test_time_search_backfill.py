@@ -17,7 +17,7 @@ from sluice.cdc_engine.parser.start_position import StartChoice
 from sluice.cdc_engine.time_text import time_us
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.parser.recording import capturing, source_of
-from tests.waiting import wait_for
+from tests.rotation import begin_file
 
 pytestmark = pytest.mark.servers
 
@@ -49,18 +49,7 @@ class Clocked:
         return BinlogFiles(source_of(self.server), self.facts())
 
     def file(self, seconds: int) -> None:
-        """Begins a binlog file. MariaDB writes a last BINLOG_CHECKPOINT event into the file some time later, which must not come between
-        two rows.
-        """
-        self._at(seconds, "FLUSH BINARY LOGS")
-        if self.mariadb:
-            wait_for("the file has its last checkpoint", self._has_checkpoint)
-
-    def _has_checkpoint(self) -> bool:
-        file = self.facts().file
-        with self.server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(f"SHOW BINLOG EVENTS IN '{file}' LIMIT 20")
-            return any((event[2], event[5]) == ("Binlog_checkpoint", file) for event in cursor.fetchall())
+        begin_file(self.server, *self._clock(seconds))
 
     def row(self, number: int, seconds: int) -> Committed:
         self._at(seconds, f"INSERT INTO shop.orders VALUES ({number}, '')")
@@ -71,12 +60,16 @@ class Clocked:
         return choice_at(self.files(), int((self.base + seconds) * SECOND_US))
 
     def _at(self, seconds: int, statement: str) -> None:
-        moment = self.base + seconds
         with self.server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute(f"SET TIMESTAMP = {moment}")
-            if not self.mariadb:  # MariaDB writes its own commit times, but not the time of the first commit.
-                cursor.execute(f"SET original_commit_timestamp = {moment * SECOND_US + 1}")
-            cursor.execute(statement)
+            for each in (*self._clock(seconds), statement):
+                cursor.execute(each)
+
+    def _clock(self, seconds: int) -> list[str]:
+        moment = self.base + seconds
+        times = [f"SET TIMESTAMP = {moment}"]
+        if not self.mariadb:  # MariaDB writes its own commit times, but not the time of the first commit.
+            times.append(f"SET original_commit_timestamp = {moment * SECOND_US + 1}")
+        return times
 
 
 def test_the_position_of_a_time_is_before_the_first_transaction_of_then_or_later_backfill(shop: DatabaseServer) -> None:
