@@ -43,6 +43,8 @@ def moves_to(meta: MetaManager, index: int) -> Callable[[], object]:
     return lambda: meta.update(lambda ledger: ledger.set_cursor(at(index)))
 
 
+# Each failover waits until a ZooKeeper session expires.
+@pytest.mark.timeout(600)
 def test_ha_failover_of_three_zookeeper_nodes(ensemble: ZooKeeperEnsemble, tmp_path: Path) -> None:
     location = LedgerLocation(
         destination="shop",

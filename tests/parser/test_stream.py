@@ -114,6 +114,8 @@ def test_a_flipped_bit_on_the_way_is_read_again(shop: DatabaseServer) -> None:
         assert "CRC32" in capture.states.wait(RECONNECTING)
 
 
+# The parser reads the event several times, with pauses, before it stops.
+@pytest.mark.timeout(600)
 def test_a_bit_that_is_wrong_every_time_stops_with_its_position(shop: DatabaseServer) -> None:
     with Proxy(shop.port) as proxy, capturing(source_of(shop, port=proxy.port, tls_mode="DISABLED")) as capture:
         proxy.tamper = lambda piece: piece.replace(b"precious", b"prfcious")
