@@ -15,7 +15,7 @@ from typing import Any
 from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
 from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, HIDDEN_START, ROW_END
 from sluice.cdc_engine.contracts import Column, StatementSession, TableVersion
-from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
+from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL, MYSQL_5, declared_type
 
 # Storage engines whose tables store no rows, or show rows of other tables or servers. Rows of such a table can change without row events of
 # the table.
@@ -300,6 +300,11 @@ class DdlServerFacts:
     inline_references: bool = False
     match_ends: bool = False
     logs_cascades: bool = False
+
+    @property
+    def dialect(self) -> str:
+        """The flavour for parsing the server's statements: `flavour`, or MYSQL_5 for a MySQL before 8.0."""
+        return MYSQL_5 if self.flavour == MYSQL and self.match_ends else self.flavour
 
     def known(self, session: StatementSession) -> StatementSession:
         """Returns the session with the server's flavour, with the server's explicit_defaults_for_timestamp if the session's value is

@@ -21,7 +21,7 @@ from sluice.cdc_engine.table_meta.ddl.column_definition import (
     read_column,
     read_comment,
 )
-from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
+from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB
 from sluice.cdc_engine.table_meta.ddl.default_value import read_default
 from sluice.cdc_engine.table_meta.ddl.foreign_key import read_foreign_key
 from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
@@ -346,7 +346,7 @@ def _charset(action: _Action) -> None:
 def _collation(action: _Action) -> None:
     """Parses COLLATE. In MySQL, COLLATE = DEFAULT means the database's charset. In MariaDB, it changes nothing."""
     if accept_default(action.cursor):
-        if action.alteration.flavour == MYSQL:
+        if action.alteration.flavour != MARIADB:
             action.note(SetCharset(None))
     elif charset := read_collation(action.cursor):
         action.note(SetCharset(charset))

@@ -18,7 +18,8 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.table_meta.ddl.default_value import bytes_of
 from sluice.cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind, UnreadableError, tokens
 
-MYSQL, MARIADB = "mysql", "mariadb"
+# The flavours of DDL. MYSQL_5 is the DDL of MySQL before 8.0, where it differs from the DDL of later versions.
+MYSQL, MYSQL_5, MARIADB = "mysql", "mysql 5", "mariadb"
 OLD_UUID = "uuid /* old */"  # The name of the UUID type in MariaDB's information_schema before 10.11.5.
 
 # Spelling → canonical name. The longest sequence of words that matches is used.
@@ -220,8 +221,8 @@ def read_type(cursor: TokenCursor, flavour: str) -> DeclaredType:
     length, scale = _read_arguments(cursor)
     if base == "json" and flavour == MARIADB:
         return DeclaredType(base="longtext")
-    # TEXT(0) creates a text in MariaDB and a tinytext in MySQL 8.0.
-    if length == 0 and flavour == MARIADB and base in _BLOBS:
+    # TEXT(0) creates a text in MariaDB and in MySQL before 8.0, and a tinytext in MySQL 8.0.
+    if length == 0 and flavour in {MARIADB, MYSQL_5} and base in _BLOBS:
         length = -1
     return _canonical(base, length, scale)
 

@@ -386,7 +386,7 @@ def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts,
     try:
         read = read_statement(
             context.text,
-            server.flavour,
+            server.dialect,
             context.session.sql_mode,
             Literals(context.session.client, context.session.connection),
         )

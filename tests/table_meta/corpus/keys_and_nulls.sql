@@ -44,10 +44,11 @@ ALTER TABLE p1 EXCHANGE PARTITION p0 WITH TABLE ddl_keys_and_nulls.p2;
 DROP TABLE IF EXISTS p2;
 CREATE TABLE IF NOT EXISTS p2 (a int, b int);
 CREATE TABLE IF NOT EXISTS p2 (a int, c int);
+CREATE TABLE b6 (a text(0), b blob(0), c text(1));
+ALTER TABLE b6 ADD d text(0) CHARACTER SET binary, MODIFY c text(0);
 --@ mariadb114 mariadb1011
 ALTER IGNORE TABLE s2 ADD UNIQUE (a), MODIFY b int NOT NULL, ADD c int;
 ALTER IGNORE TABLE s2 ADD d int;
-CREATE TABLE b6 (a text(0), b blob(0));
 SET binlog_alter_two_phase = 1;
 ALTER TABLE k1 ADD x int;
 ALTER TABLE k1 ADD UNIQUE (x), ADD y int, ALGORITHM=COPY;

@@ -331,6 +331,32 @@ SEQUENCE = (
 )
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("server", "types"),
+    [
+        (DdlServerFacts(flavour="mysql", charset="latin1", match_ends=True), ["text", "blob", "tinytext"]),
+        (DdlServerFacts(flavour="mysql", charset="latin1"), ["tinytext", "tinyblob", "tinytext"]),
+        (DdlServerFacts(flavour="mariadb", charset="latin1"), ["text", "blob", "tinytext"]),
+    ],
+    ids=["MySQL 5.7", "MySQL 8.0", "MariaDB"],
+)
+def test_ddl_a_length_of_zero_is_no_length_before_mysql_8(
+    tmp_path: Path, server: DdlServerFacts, types: list[str]
+) -> None:
+    """Defect 1120: Sluice expected a tinytext of MySQL 5.7 for TEXT(0), so the table stopped at its next table map."""
+    history = TableHistory(tmp_path / "schema.jsonl", captured)
+    history.seed(SchemaSnapshot(server, (("shop", "latin1"),), ()), at(100))
+    history.apply("CREATE TABLE orders (a text(0), b blob(0), c text(1))", "shop", at(200))
+    made = history.state("shop", "orders", at(200))
+    assert isinstance(made, TableSchema)
+    assert [column.type for column in made.columns] == types
+    history.apply("ALTER TABLE orders MODIFY c text(0) COLLATE DEFAULT", "shop", at(300))
+    altered = history.state("shop", "orders", at(300))
+    assert isinstance(altered, TableSchema)
+    assert altered.columns[2].type == types[0]
+
+
 def test_ddl_row_events_of_a_sequence_are_of_no_table(tmp_path: Path) -> None:
     """MariaDB logs the values that NEXTVAL takes as rows. A known table may have the same columns. A row event with other columns stops its
     table as usual.
