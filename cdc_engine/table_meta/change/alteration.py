@@ -31,6 +31,7 @@ from sluice.cdc_engine.table_meta.change.evolution import (
 )
 from sluice.cdc_engine.table_meta.change.initial_value import initial_value, known_default
 from sluice.cdc_engine.table_meta.change.literal_value import InitialValueUnknownError
+from sluice.cdc_engine.table_meta.change.periods import columns_in_period
 from sluice.cdc_engine.table_meta.change.rewritten_values import ChangedColumn, why_rewritten
 from sluice.cdc_engine.table_meta.change.widening import type_change
 from sluice.cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
@@ -46,7 +47,6 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
     SetCharset,
     SetDefault,
     SetKey,
-    SetPeriod,
     SetVersioning,
     SetVisible,
 )
@@ -104,7 +104,9 @@ def altered(
     slots = _kept(statement, schema, session, of_columns, converts)
     additions = _added_in_order(statement, schema, slots, of_columns, session)
     key = _key(statement, schema, slots)
-    columns = tuple(in_key(slot.column, (*key, *_in_periods(statement, slots))) for slot in slots)
+    columns = tuple(slot.column for slot in slots)
+    required = (*key, *columns_in_period(statement, schema, columns))
+    columns = tuple(in_key(column, required) for column in columns)
     engine = kept_engine(statement.engine) if statement.engine else schema.engine
     comment = schema.comment if statement.comment is None else statement.comment
     after = dataclasses.replace(schema, charset=charset, columns=columns, key=key, engine=engine, comment=comment)
@@ -141,13 +143,6 @@ def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
     for item in statement.items:
         found = item.versioned if isinstance(item, SetVersioning) else found
     return found
-
-
-def _in_periods(statement: AlterTable, slots: list[_Slot]) -> tuple[str, ...]:
-    """Returns the begin and end columns of each PERIOD that the statement adds. The server makes these columns NOT NULL."""
-    periods = (item.columns for item in statement.items if isinstance(item, SetPeriod))
-    columns = tuple(slot.column for slot in slots)
-    return tuple(name for names in periods for name in named_as_declared(names, columns))
 
 
 def difference(
