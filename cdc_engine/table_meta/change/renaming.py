@@ -9,7 +9,6 @@ the rows that it has of the copy only if the stream has the copy's CREATE TABLE.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 TableKey = tuple[str, str]
 # The longest table name of a server. gh-ost, pt-online-schema-change and Vitess truncate longer names.
@@ -46,19 +45,6 @@ def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | N
         now[old] = None
         now[new] = origin
     return now
-
-
-def executed(
-    pairs: list[tuple[TableKey, TableKey]], exists: Callable[[TableKey], bool]
-) -> list[tuple[TableKey, TableKey]]:
-    """Returns the pairs of a RENAME TABLE IF EXISTS that the server executes: the pairs whose old name is a table before the statement, or
-    gets a table by an earlier pair. `exists` returns whether a table may exist before the statement.
-    """
-    found: list[tuple[TableKey, TableKey]] = []
-    for old, new in pairs:
-        if exists(old) or any(old == name for _, name in found):
-            found.append((old, new))
-    return found
 
 
 def _is_given_away_again(name: TableKey, pairs: list[tuple[TableKey, TableKey]]) -> bool:

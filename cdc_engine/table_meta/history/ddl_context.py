@@ -13,7 +13,7 @@ from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChang
 from sluice.cdc_engine.table_meta.change import foreign_keys
 from sluice.cdc_engine.table_meta.change.evolution import Fills
 from sluice.cdc_engine.table_meta.change.policy import PendingChange
-from sluice.cdc_engine.table_meta.ddl.statement import AlterTable, TableName
+from sluice.cdc_engine.table_meta.ddl.statement import AlterTable, RenameTables, Statement, TableName
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
 from sluice.cdc_engine.table_meta.history.questions import Answers
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
@@ -76,6 +76,22 @@ class DdlContext:
         """
         names = [self.full_name(name) for name in (statement.name, statement.renames_to) if name is not None]
         return names[-1] if names[-1] != names[0] else None
+
+    def executed(self, statement: Statement) -> Statement:
+        """Returns a RENAME TABLE IF EXISTS without the pairs that the server skips: a pair is skipped if its old name is no table or view
+        when the server reaches the pair. Returns any other statement unchanged.
+        """
+        if not isinstance(statement, RenameTables) or not statement.if_exists:
+            return statement
+        objects = self.known.stored_objects(self.key)
+        there: dict[TableKey, bool] = dict.fromkeys(objects.views() if objects is not None else (), True)
+        pairs: list[tuple[TableName, TableName]] = []
+        for pair in statement.pairs:
+            old, new = map(self.full_name, pair)
+            if there.get(old, self.schema(old) is not None or self.may_exist(old)):
+                pairs.append(pair)
+                there |= {old: False, new: True}
+        return dataclasses.replace(statement, pairs=tuple(pairs))
 
     def state(self, name: TableKey) -> KnownTable:
         return self.known.table(name, self.key)

@@ -37,7 +37,7 @@ from sluice.cdc_engine.table_meta.change.policy import (
     decide,
     items_of,
 )
-from sluice.cdc_engine.table_meta.change.renaming import executed, is_copy, is_remains, moved
+from sluice.cdc_engine.table_meta.change.renaming import is_copy, is_remains, moved
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
 from sluice.cdc_engine.table_meta.ddl.reader import defect_text
 from sluice.cdc_engine.table_meta.ddl.statement import (
@@ -65,6 +65,7 @@ from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSche
 
 def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...] | Question:
     """Returns the effects in the order of the statement's tables, or a question if `context.answers` lacks an answer that is needed."""
+    statement = context.executed(statement)
     if (doubtful := changed_in_doubt(statement, context)) is not None:
         return tuple(_stopped_by(doubtful, statement.kind, context))
     find = EFFECTS.get(type(statement))
@@ -337,8 +338,6 @@ def _rename(statement: RenameTables, context: DdlContext) -> Iterator[DdlEffect]
     objects = context.known.stored_objects(context.key)
     views = objects.views() if objects is not None else ()
     pairs = [(old, new) for old, new in pairs if old not in views]
-    if statement.if_exists:
-        pairs = executed(pairs, lambda name: context.schema(name) is not None or context.may_exist(name))
     return _renamed(context, statement.kind, pairs, {})
 
 

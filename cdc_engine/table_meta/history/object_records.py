@@ -22,7 +22,7 @@ def object_records(statement: Statement, context: DdlContext, position: Position
     if there is None or of_temporary:
         return []
     changes = object_changes(
-        statement,
+        context.executed(statement),
         there,
         context.full_name,
         lambda database: lowered(database) if context.lower_case_names else database,

@@ -73,3 +73,5 @@ CREATE TABLE swap1 (a int);
 CREATE TABLE swap2 (b varchar(3));
 RENAME TABLE IF EXISTS swap1 TO swap3, swap2 TO swap1, swap3 TO swap2;
 RENAME TABLE IF EXISTS nowhere TO swap3, swap1 TO swap4, swap4 TO swap5, swap3 TO nowhere;
+RENAME TABLE IF EXISTS swap5 TO once, swap5 TO twice;
+RENAME TABLE IF EXISTS once TO twice, swap2 TO once, once TO swap1, once TO swap2;

@@ -4,6 +4,7 @@ tables stop.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from sluice.cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
 from sluice.cdc_engine.table_meta.change.renaming import moved
 from sluice.cdc_engine.table_meta.history.history import TableHistory
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, Stopped, TableSchema
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, ForeignKey, Stopped, TableSchema
 
 UUID = "6ace8bcef73211ea87e9f875a4d24e90"
 UUID_APART = "6ace8bce_f732_11ea_87e9_f875a4d24e90"
@@ -182,6 +183,38 @@ def test_ddl_with_if_exists_a_pair_may_rename_the_table_of_an_earlier_pair(
     facts = DdlServerFacts(flavour="mariadb", charset="utf8mb4")
     history.seed(SchemaSnapshot(facts, (), (table("a"), table("b"))), at(100))
     assert reported(history.apply(f"RENAME TABLE IF EXISTS {pairs}", "shop", at(200))) == expected
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("pairs", "expected"),
+    [
+        ("a TO x, a TO y", {"x": ("schema", "shop.a")}),
+        ("a TO t, b TO a, a TO y, a TO z", {"y": ("schema", "shop.b")}),
+        ("a TO x, x TO a, a TO y, x TO z", {"y": ("schema", "shop.a")}),
+    ],
+)
+def test_ddl_with_if_exists_a_name_that_an_earlier_pair_gave_away_is_skipped(
+    tmp_path: Path, pairs: str, expected: dict[str, tuple[str, str]]
+) -> None:
+    """Defect 1122: Sluice followed the second pair of `a TO x, a TO y`, and ignored the first. So the rows went to y, and x stopped."""
+    history = TableHistory(tmp_path / "schema.jsonl", lambda _, name: name != "t", DEFAULT)
+    facts = DdlServerFacts(flavour="mariadb", charset="utf8mb4")
+    history.seed(SchemaSnapshot(facts, (), (table("a"), table("b"))), at(100))
+    assert reported(history.apply(f"RENAME TABLE IF EXISTS {pairs}", "shop", at(200))) == expected
+
+
+@pytest.mark.found
+def test_ddl_with_if_exists_foreign_keys_follow_the_pairs_that_were_executed(tmp_path: Path) -> None:
+    """Defect 1122: a foreign key to the table a referred to y after `a TO x, a TO y`."""
+    history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
+    key = ForeignKey(name="f", columns=("id",), parent=("shop", "a"), referenced=("id",), on_delete="CASCADE")
+    child = dataclasses.replace(table("child"), foreign_keys=(key,))
+    history.seed(SchemaSnapshot(DdlServerFacts(flavour="mariadb", charset="utf8mb4"), (), (table("a"), child)), at(100))
+    history.apply("RENAME TABLE IF EXISTS a TO x, a TO y", "shop", at(200))
+    state = history.state("shop", "child", at(200))
+    assert isinstance(state, TableSchema)
+    assert state.foreign_keys == (dataclasses.replace(key, parent=("shop", "x")),)
 
 
 @pytest.mark.found
