@@ -14,7 +14,7 @@ from sluice.cdc_engine.table_meta.change import foreign_keys
 from sluice.cdc_engine.table_meta.change.evolution import Fills
 from sluice.cdc_engine.table_meta.change.policy import PendingChange
 from sluice.cdc_engine.table_meta.ddl.statement import AlterTable, RenameTables, Statement, TableName
-from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey, was_dropped
 from sluice.cdc_engine.table_meta.history.questions import Answers
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
 
@@ -88,7 +88,8 @@ class DdlContext:
         pairs: list[tuple[TableName, TableName]] = []
         for pair in statement.pairs:
             old, new = map(self.full_name, pair)
-            if there.get(old, self.schema(old) is not None or self.may_exist(old)):
+            state = self.state(old)
+            if there.get(old, self.may_exist(old) if state is None else not was_dropped(state)):
                 pairs.append(pair)
                 there |= {old: False, new: True}
         return dataclasses.replace(statement, pairs=tuple(pairs))

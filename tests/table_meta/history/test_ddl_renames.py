@@ -218,6 +218,19 @@ def test_ddl_with_if_exists_foreign_keys_follow_the_pairs_that_were_executed(tmp
 
 
 @pytest.mark.found
+def test_ddl_with_if_exists_a_stopped_table_without_a_schema_takes_its_stop_along(tmp_path: Path) -> None:
+    """Defect 1123: the table counted as one that did not exist. So the new name did not stop, and the lake got only the rows of later
+    changes.
+    """
+    history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
+    history.seed(SchemaSnapshot(DdlServerFacts(flavour="mariadb", charset="utf8mb4"), (), (table("a"),)), at(100))
+    assert reported(history.apply("ALTER TABLE a FROBNICATE", "shop", at(200))) == {"a": ("stopped", "")}
+    (change,) = history.apply("RENAME TABLE IF EXISTS a TO b, a TO c", "shop", at(300))
+    assert (change.table, change.kind, change.renamed_from) == ("b", TableChangeKind.STOPPED, "shop.a")
+    assert history.apply("RENAME TABLE IF EXISTS a TO d", "shop", at(400)) == (), "the table has another name now"
+
+
+@pytest.mark.found
 @pytest.mark.parametrize("own_name", ["a", "shop.a", "`shop`.`a`"])
 def test_ddl_an_alter_that_renames_the_table_to_its_own_name_is_followed(tmp_path: Path, own_name: str) -> None:
     """Defect 1078: the statement counted as a rename to another name, and its other changes were lost without a message."""
