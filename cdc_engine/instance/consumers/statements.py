@@ -13,7 +13,6 @@ from sluice.cdc_engine.binlog.events.statements import without_comments
 from sluice.cdc_engine.contracts import LoggedStatement
 from sluice.cdc_engine.instance.consumers.forms import ALL_ENTRIES, ShownEntries
 from sluice.cdc_engine.sink.event_sink import CapturedTables
-from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
 from sluice.cdc_engine.table_meta.ddl.reader import read_statement
 from sluice.cdc_engine.table_meta.ddl.statement import (
     AlterTable,
@@ -71,12 +70,8 @@ def described(statement: LoggedStatement) -> StatementDescription | None:
         kind = EventType.CINDEX if index[1].upper() == "CREATE" else EventType.DINDEX
         return _of(kind, statement, _table_name(index[2]))
     session = statement.session
-    read = read_statement(
-        statement.text,
-        session.flavour or MYSQL,
-        session.sql_mode,
-        Literals(session.client, session.connection),
-    )
+    literals = Literals(session.client, session.connection)
+    read = read_statement(statement.text, session.flavour, session.sql_mode, literals)
     return _of_read(read, statement, text)
 
 
@@ -100,7 +95,8 @@ def _of_read(read: Statement, statement: LoggedStatement, text: str) -> Statemen
         case Nothing() | CreateStoredObject() | DropStoredObjects():
             return None
         case Unread() if read.names:
-            return _of(EventType.ALTER, statement, *read.names)
+            kind = EventType.CREATE if read.kind.startswith("CREATE") else EventType.ALTER
+            return _of(kind, statement, *read.names)
     return StatementDescription(EventType.QUERY)
 
 

@@ -30,7 +30,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.time_text import SECOND_US, time_text
 
-Changed = Callable[[LoggedStatement, bool], str]
+Changed = Callable[[LoggedStatement], str]
 MASTER_BACK = "restore the server from which the engine read"
 
 
@@ -40,8 +40,8 @@ def start_by_time(
     """Returns where the stream starts on the server that `facts` describes, in a new epoch: `back_seconds` before the cursor's commit time.
     Returns `Lost` with the reason if the stream cannot start there.
 
-    `changed(statement, mariadb)` returns the captured table that a statement may have changed, or "". Raises SourceConnectionError if the
-    server does not answer, and BinlogFormatError if the binlog cannot be parsed.
+    `changed` returns the captured table that a statement may have changed, or "". Raises SourceConnectionError if the server does not
+    answer, and BinlogFormatError if the binlog cannot be parsed.
     """
     if not cursor.time_us:
         return Lost(
@@ -66,7 +66,7 @@ def start_by_time(
         return Lost(reason=str(error))
     if not interval.reached:
         return behind(source.address, cursor, facts)
-    if why := not_repeatable(interval, lambda each: changed(each, facts.mariadb)):
+    if why := not_repeatable(interval, changed):
         return not_twice(source.address, back_seconds, why)
     created = creation_of(source, position.file)
     return in_new_epoch(started(position, cursor, facts, created, back_seconds), cursor, epochs)
@@ -92,7 +92,7 @@ def not_twice(address: str, back_seconds: int, why: str) -> Lost:
     )
 
 
-def not_repeatable(interval: SearchedInterval, changed: Callable[[LoggedStatement], str]) -> str:
+def not_repeatable(interval: SearchedInterval, changed: Changed) -> str:
     """Returns a sentence about the first change in the interval that cannot be applied twice, or "" if there is none."""
     table = next((name for each in interval.statements if (name := changed(each))), "")
     if table:

@@ -265,7 +265,7 @@ class ControlEvents:
             length=len(event),
             seconds=seconds,
             server=server,
-            session=statement.session,
+            session=dataclasses.replace(statement.session, flavour="mariadb" if self._maker.mariadb else "mysql"),
         )
 
     def _apply(self, statement: control.QueryStatement, position: Position) -> tuple[TableChange, ...]:

@@ -18,7 +18,6 @@ from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
 from sluice.cdc_engine.table_meta.change.stored_objects import StoredObjects, object_changes
-from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
 from sluice.cdc_engine.table_meta.ddl.reader import read_statement
 from sluice.cdc_engine.table_meta.ddl.statement import (
@@ -133,7 +132,7 @@ class TouchedTables:
         return set()
 
 
-def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement, mariadb: bool) -> str:
+def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement) -> str:
     """Returns a text for a message about the tables whose columns or names a statement may change. The text is one of these:
 
     - the first captured table that the statement names;
@@ -143,7 +142,7 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
     """
     session = statement.session
     literals = Literals(session.client, session.connection)
-    read = read_statement(statement.text, MARIADB if mariadb else MYSQL, session.sql_mode, literals)
+    read = read_statement(statement.text, session.flavour, session.sql_mode, literals)
     for name in _named(read):
         key = name.key(statement.database, lower_case=False)
         if captured(*key):

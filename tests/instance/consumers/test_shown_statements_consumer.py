@@ -7,6 +7,7 @@ import pytest
 from sluice.cdc_engine.binlog.entries.numbers import EventType
 from sluice.cdc_engine.contracts import LoggedStatement, StatementSession
 from sluice.cdc_engine.instance.consumers.statements import described
+from tests.parser.scan.event_factory import EventFactory, feed, scanner
 
 
 def logged(text: str) -> LoggedStatement:
@@ -36,3 +37,41 @@ def test_a_statement_about_a_table_is_shown_with_its_kind() -> None:
     found = described(logged("DROP TABLE orders"))
     assert found is not None
     assert (found.kind, found.tables) == (EventType.ERASE, (("shop", "orders"),))
+
+
+def read_from(version: bytes, text: str) -> LoggedStatement:
+    """Returns the statement as the parser reads it from a binlog file of a server of this version."""
+    make = EventFactory()
+    blocks = feed(scanner(), [make.format_description(version), make.query(text)])
+    return next(block.statement for block in blocks if block.statement is not None)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("text", "kind", "tables"),
+    [
+        ("RENAME TABLE a TO b /*M!100301 , c TO d */", EventType.RENAME, ["b", "a", "c", "d"]),
+        ("DROP TABLE a /*M! , b */", EventType.ERASE, ["a", "b"]),
+        ("CREATE TABLE a (born mariadb_schema.date)", EventType.CREATE, ["a"]),
+    ],
+)
+def test_a_statement_of_mariadb_is_described_by_the_rules_of_mariadb(
+    text: str, kind: EventType, tables: list[str]
+) -> None:
+    """Defect 1124: the rules of MySQL applied. So tables in MariaDB's executable comments were left out, and a CREATE TABLE with a type
+    that only MariaDB has was shown as ALTER.
+    """
+    found = described(read_from(b"5.5.5-11.4.5-MariaDB-log", text))
+    assert found is not None
+    assert (found.kind, [table for _, table in found.tables]) == (kind, tables)
+    of_mysql = described(read_from(b"8.0.31", text.replace("mariadb_schema.", "")))
+    assert of_mysql is not None
+    assert [table for _, table in of_mysql.tables] == [each for each in tables if each in text.partition("/*")[0]]
+
+
+@pytest.mark.found
+def test_a_create_table_that_cannot_be_read_is_shown_as_create() -> None:
+    """Defect 1124: it was shown as ALTER."""
+    found = described(logged("CREATE TABLE orders (a frob(7) frob)"))
+    assert found is not None
+    assert (found.kind, found.tables) == (EventType.CREATE, (("shop", "orders"),))

@@ -85,7 +85,7 @@ def test_failover_by_time_goes_back_as_far_as_conf_says(monkeypatch: pytest.Monk
     monkeypatch.setattr("sluice.cdc_engine.parser.positions.by_time.choice_at", found)
     for seconds in (60, 300):
         assert isinstance(
-            start_by_time(SERVER, lambda _statement, _mariadb: "", CURSOR, FACTS, NO_EPOCHS, back_seconds=seconds), Lost
+            start_by_time(SERVER, lambda _statement: "", CURSOR, FACTS, NO_EPOCHS, back_seconds=seconds), Lost
         )
     assert searched == [CURSOR.time_us - 60_000_000, CURSOR.time_us - 300_000_000]
 
@@ -93,7 +93,7 @@ def test_failover_by_time_goes_back_as_far_as_conf_says(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("image", ["MINIMAL", "noblob", "FULL_NODUP"])
 def test_failover_by_time_is_not_for_rows_that_are_not_logged_whole(image: str) -> None:
     facts = dataclasses.replace(FACTS, variables={"binlog_row_image": image})
-    lost = start_by_time(SERVER, lambda _statement, _mariadb: "", CURSOR, facts, NO_EPOCHS, back_seconds=60)
+    lost = start_by_time(SERVER, lambda _statement: "", CURSOR, facts, NO_EPOCHS, back_seconds=60)
     assert isinstance(lost, Lost)
     assert not lost.not_yet
     for words in (

@@ -105,4 +105,4 @@ def test_ddl_the_captured_table_that_a_logged_statement_changes_failover(stateme
     logged = LoggedStatement(
         text=statement, database="shop", offset=4, length=40, seconds=0, server=1, session=NO_SESSION
     )
-    assert changed_by(TableFilter(r"shop\..*").keeps, logged, mariadb=False) == changed
+    assert changed_by(TableFilter(r"shop\..*").keeps, logged) == changed
