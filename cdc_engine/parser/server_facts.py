@@ -34,7 +34,8 @@ VARIABLES = (
     "wsrep_provider",
     *MARK_VARIABLES,
 )
-_ROLE_GRANT = re.compile(r"^GRANT (?!.* ON )(.+) TO ", re.IGNORECASE)
+# A grant of roles to an account. MariaDB also shows the roles of active roles, whose names have no host.
+_ROLE_GRANT = re.compile(r"^GRANT (?!.* ON )(.+) TO [^@]+@", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ class ServerFacts:
     - `variables`: global variables, by name in lower case.
     - `logged_databases`, `unlogged_databases`: binlog_do_db and binlog_ignore_db, separated by commas.
     - `replicates_unlogged`: whether the server is a replica whose binlog lacks the changes that it replicates.
+    - `grants`: the rows of SHOW GRANTS, which include the privileges of active roles. `inactive_roles`: the account's other roles.
     - `created`: creation times in seconds since 1970 of the files that the caller asked for and that exist.
     """
 
@@ -80,6 +82,7 @@ class ServerFacts:
     replicates_unlogged: bool = False
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
     grants: tuple[str, ...] = ()
+    inactive_roles: tuple[str, ...] = ()
     replicas: tuple[Replica, ...] = ()
     created: Mapping[str, int] = dataclasses.field(default_factory=dict)
     provider: ProviderFacts = dataclasses.field(default_factory=ProviderFacts)
@@ -92,6 +95,7 @@ def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
     The creation times of `files` are read over another connection. In `files`, an empty name means the last binlog file.
     """
     variables = _variables(connection)
+    grants = _grants(connection)
     mariadb = connection.mariadb
     status = connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
     end = status[0] if status else {}
@@ -112,7 +116,8 @@ def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
         unlogged_databases=str(end.get("Binlog_Ignore_DB") or ""),
         replicates_unlogged=not logs_replicated(variables) and _is_replica(connection),
         variables=variables,
-        grants=_grants(connection),
+        grants=grants,
+        inactive_roles=_inactive_roles(connection, grants),
         replicas=_replicas(connection),
         created=_created(connection, {name or file for name in files} & {log.file for log in logs}),
         provider=read_provider_facts(connection.first_of, connection.source.host, connection.server_version, variables),
@@ -186,13 +191,23 @@ def _logs(connection: SourceConnection) -> tuple[BinaryLog, ...]:
 
 
 def _grants(connection: SourceConnection) -> tuple[str, ...]:
-    """Returns the account's grants, and the grants of the roles that the account has."""
-    grants = [str(next(iter(row.values()))) for row in connection.first_of("SHOW GRANTS")]
-    roles = [match[1] for grant in grants if (match := _ROLE_GRANT.match(grant))]
-    for role in roles:
-        rows = connection.first_of(f"SHOW GRANTS FOR CURRENT_USER() USING {role}", f"SHOW GRANTS FOR {role}")
-        grants += [str(next(iter(row.values()))) for row in rows]
-    return tuple(grants)
+    """Returns the account's grants, including the privileges of its active roles."""
+    return tuple(str(next(iter(row.values()))) for row in connection.first_of("SHOW GRANTS"))
+
+
+def _inactive_roles(connection: SourceConnection, grants: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the roles in `grants` that are not active in a new session. The account does not have the privileges of these roles."""
+    matches = (_ROLE_GRANT.match(grant) for grant in grants)
+    granted = {role for match in matches if match is not None for role in _role_names(match[1])}
+    if not granted:
+        return ()
+    rows = connection.first_of("SELECT CURRENT_ROLE() AS roles")
+    return tuple(sorted(granted.difference(*(_role_names(str(row["roles"])) for row in rows))))
+
+
+def _role_names(text: str) -> set[str]:
+    """Parses a list of roles, for example "`r1`@`%`,`r2`@`%`" of MySQL. MariaDB writes the only active role without quotes."""
+    return {re.sub("[`']", "", name).strip().removesuffix("@%") for name in text.split(",")}
 
 
 def _replicas(connection: SourceConnection) -> tuple[Replica, ...]:

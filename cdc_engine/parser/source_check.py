@@ -147,7 +147,7 @@ def _mixed_problems(source: Source, facts: ServerFacts) -> list[str]:
         f"binlog_format is MIXED, and the user {source.user} may not read all triggers and views, by which Sluice "
         "finds out what a statement changes"
     )
-    grant = f"run GRANT {', '.join(missing)} ON *.* TO this user, as {advice.administrator}"
+    grant = f"run GRANT {', '.join(missing)} ON *.* TO this user, as {advice.administrator}{_or_role(facts)}"
     return [f"{problem}: {advice.set('binlog_format', 'ROW')}; or {grant}"]
 
 
@@ -207,9 +207,20 @@ def missing_privileges(facts: ServerFacts) -> list[str]:
 def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
     administrator = advice_of(facts).administrator
     return [
-        f"the user {source.user} lacks {privilege}: run GRANT {privilege} ON *.* TO this user, as {administrator}"
+        f"the user {source.user} lacks {privilege}: run GRANT {privilege} ON *.* TO this user, as {administrator}{_or_role(facts)}"
         for privilege in missing_privileges(facts)
     ]
+
+
+def _or_role(facts: ServerFacts) -> str:
+    """Returns the end of an advice to grant a privilege: what to do if a role of the account has the privilege but is not active. Returns
+    "" if all roles are active.
+    """
+    roles = " or ".join(facts.inactive_roles)
+    if not roles:
+        return ""
+    statement = f"SET DEFAULT ROLE {roles} FOR this user" if facts.mariadb else "SET DEFAULT ROLE ALL TO this user"
+    return f"; or, if the inactive role {roles} has this privilege, run {statement}"
 
 
 def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> None:

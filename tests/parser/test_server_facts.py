@@ -10,7 +10,9 @@ import pytest
 from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
+from sluice.cdc_engine.parser.source_check import missing_privileges
 from sluice.cdc_engine.source.server import Source
+from sluice.console.toolchain.database.server import DatabaseServer
 
 NEW, OLD = "SHOW BINARY LOG STATUS", "SHOW MASTER STATUS"
 END = {"File": "binlog.000042", "Position": 157, "Executed_Gtid_Set": "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5"}
@@ -86,3 +88,63 @@ def test_an_empty_answer_is_an_answer() -> None:
     session = FakeSession({NEW: [], OLD: [END]})
     assert facts_of(session).file == ""
     assert OLD not in session.statements
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("grants", "active", "inactive"),
+    [
+        (["GRANT `r1`@`%`,`r2`@`%` TO `u`@`%`"], "NONE", ("r1", "r2")),
+        (
+            ["GRANT SELECT ON *.* TO `u`@`%`", "GRANT `r1`@`%`,`r2`@`%` TO `u`@`%` WITH ADMIN OPTION"],
+            "`r1`@`%`",
+            ("r2",),
+        ),
+        (["GRANT `r1`@`%` TO `u`@`%`"], "`r1`@`%`", ()),
+        (["GRANT `r1` TO `u`@`%`", "GRANT `r2` TO `u`@`%`", "GRANT `within` TO `r1`"], "r1", ("r2",)),
+        (["GRANT `r1` TO `u`@`%`", "GRANT SELECT ON *.* TO `u`@`%`"], None, ("r1",)),
+    ],
+    ids=["MySQL none", "MySQL some", "MySQL all", "MariaDB one", "MariaDB none"],
+)
+def test_only_active_roles_count(grants: list[str], active: str | None, inactive: tuple[str, ...]) -> None:
+    """Defect 1125: the privileges of all roles of the account counted."""
+    answers: dict[str, list[dict[str, Any]] | int] = {
+        "SHOW GRANTS": [{"Grants": grant} for grant in grants],
+        "SELECT CURRENT_ROLE() AS roles": [{"roles": active}],
+    }
+    facts = facts_of(FakeSession(answers))
+    assert (facts.grants, facts.inactive_roles) == (tuple(grants), inactive)
+
+
+@pytest.mark.found
+@pytest.mark.servers
+@pytest.mark.parametrize("fixture", ["mysql80", "mariadb114"])
+def test_a_role_counts_once_it_is_active(fixture: str, request: pytest.FixtureRequest) -> None:
+    """Defect 1125: a session has only the privileges of its active roles. On MySQL, the check reported those of all roles."""
+    server: DatabaseServer = request.getfixturevalue(fixture)
+    mariadb = "mariadb" in server.version
+    with server.connect() as connection, connection.cursor() as cursor:
+
+        def missing() -> tuple[list[str], tuple[str, ...]]:
+            source = Source(destination="shop", host="127.0.0.1", port=server.port, user="acting", password=lambda: "x")
+            session = SourceConnection(source)
+            try:
+                facts = read_facts(session)
+            finally:
+                session.close()
+            return missing_privileges(facts), facts.inactive_roles
+
+        every = "SELECT, REPLICATION SLAVE, REPLICATION CLIENT"
+        for sql in (
+            *("CREATE USER acting IDENTIFIED BY 'x'", "CREATE ROLE part", "CREATE ROLE whole"),
+            *(f"GRANT {every} ON *.* TO part", "GRANT part TO whole", "GRANT whole TO acting"),
+        ):
+            cursor.execute(sql)
+        try:
+            lacking, inactive = missing()
+            assert (len(lacking), inactive) == (3, ("whole",))
+            cursor.execute("SET DEFAULT ROLE whole FOR acting" if mariadb else "SET DEFAULT ROLE ALL TO acting")
+            assert missing() == ([], ())
+        finally:
+            for sql in ("DROP USER acting", "DROP ROLE whole", "DROP ROLE part"):
+                cursor.execute(sql)

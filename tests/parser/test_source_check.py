@@ -81,6 +81,33 @@ def test_grants_on_one_database_are_no_replication_grants() -> None:
     assert len(problems(with_grants("GRANT ALL PRIVILEGES ON `shop`.* TO u"))) == 2
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("version", "roles", "advice"),
+    [
+        (
+            "8.0.31",
+            ("reader", "replica"),
+            "the inactive role reader or replica has this privilege, run SET DEFAULT ROLE ALL TO this user",
+        ),
+        (
+            "11.4.5-MariaDB",
+            ("replica",),
+            "the inactive role replica has this privilege, run SET DEFAULT ROLE replica FOR this user",
+        ),
+    ],
+)
+def test_a_missing_privilege_of_an_inactive_role_is_reported_with_what_activates_it(
+    version: str, roles: tuple[str, ...], advice: str
+) -> None:
+    """Defect 1125: the privileges of roles that are not active counted as granted, so the check passed and the engine was refused."""
+    facts = dataclasses.replace(with_grants("GRANT USAGE ON *.* TO u"), version=version, mariadb="MariaDB" in version)
+    assert not any("ROLE" in problem for problem in problems(facts))
+    said = problems(dataclasses.replace(facts, inactive_roles=roles))
+    assert len(said) == 3
+    assert all(problem.endswith(advice) for problem in said)
+
+
 @pytest.mark.parametrize("mariadb", [False, True])
 def test_images_that_leave_columns_out_are_a_warning_fidelity(mariadb: bool) -> None:
     version = "10.11.5-MariaDB" if mariadb else "8.0.31"
