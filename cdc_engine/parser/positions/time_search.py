@@ -31,8 +31,8 @@ from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.time_text import SECOND_US
 
-# Commit times in the binlog are not in exact order. So `interval_of` also returns statements and XA commits up to this many µs after its
-# `time_us`.
+# Transactions that commit at the same time may have another order on another server. So the interval of `interval_of` ends at the last
+# commit that is at most this many µs after its `time_us`.
 LATE_US = SECOND_US
 
 
@@ -79,43 +79,35 @@ def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> Search
     """Returns the statements and XA commits in the binlog from `begin` up to `time_us`. Called before a stream without GTIDs
     continues on another server. The stream would read this interval twice, so the caller checks whether the interval can be applied twice.
 
-    Commit times in the binlog are not in exact order. So the result includes statements and XA commits up to LATE_US after `time_us`. The
-    search ends only at a block whose commits are all more than COMMITS_DISORDER_SECONDS after `time_us`.
+    The search ends only at a block whose commits are all more than COMMITS_DISORDER_SECONDS after `time_us`.
     """
     prepared = _PreparedBefore()
     return interval_of(blocks_without_rows(files, begin.file, begin.offset, prepared), prepared.commits, time_us)
 
 
 def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> SearchedInterval:
-    """Returns the DDL statements and XA commits of `blocks` up to the commit time `time_us` plus LATE_US. LATE_US is added because commit
-    times are not in exact order. `commits` is the list `_PreparedBefore.commits`. The scan of a block appends to this list the names of XA
-    transactions that were committed in the block, and prepared before the first block. After each block with transactions, this function
-    empties the list.
+    """Returns the DDL statements and XA commits of `blocks` before the last commit whose time is at most `time_us` plus LATE_US. The order
+    of the binlog decides, because the time of a statement may be later than the time of a commit that follows.
+
+    `commits` is the list `_PreparedBefore.commits`. The scan of a block appends to this list the names of XA transactions that were
+    committed in the block, and prepared before the first block. After each block, this function empties the list.
     """
-    interval = SearchedInterval()
+    interval, later = SearchedInterval(), SearchedInterval()
     for block in blocks:
-        times, statement = block.transaction_time_us, block.statement
-        if statement is not None and _first_us(block) <= time_us + LATE_US:
-            interval.statements.append(statement)
+        later.statements += [block.statement] if block.statement is not None else []
+        later.commits += commits
+        commits.clear()
+        times = block.transaction_time_us[block.transaction_time_us > 0]
         if not len(times):
             continue
-        if times[-1] <= time_us + LATE_US:
-            interval.commits += commits
-        commits.clear()
+        if times.min() <= time_us + LATE_US:
+            interval.statements += later.statements
+            interval.commits += later.commits
+            later = SearchedInterval()
         interval.reached = interval.reached or first_at_or_after(times, time_us) >= 0
         if times.min() > time_us + COMMITS_DISORDER_SECONDS * SECOND_US:
             break
     return interval
-
-
-def _first_us(block: Block) -> int:
-    """Returns the earliest commit time of the transactions that end in a block, in µs since 1970. If no transaction ends in the block,
-    returns the time of the block's statement. For example, the transaction of a CREATE TABLE with a SELECT ends in a later block, which has
-    the rows.
-    """
-    if block.transaction_count:
-        return int(block.transaction_time_us.min())
-    return block.statement.seconds * SECOND_US if block.statement is not None else 0
 
 
 class _PreparedBefore(UnwantedRows):

@@ -4,20 +4,35 @@ earlier transactions, partial rows.
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import dataclasses
+import time
 
+import numpy as np
 import pytest
 
 from sluice.cdc_engine.contracts import NO_SESSION, Block, LoggedStatement
 from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
 from sluice.cdc_engine.parser.positions.by_time import not_repeatable, start_by_time
-from sluice.cdc_engine.parser.positions.time_search import LATE_US, SearchedInterval, interval_of
-from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.positions.time_search import (
+    LATE_US,
+    SearchedInterval,
+    blocks_without_rows,
+    interval_of,
+    read_again,
+)
+from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
 from sluice.cdc_engine.parser.start_position import NO_EPOCHS, Lost, StartChoice
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.server import Source as SourceServer
 from sluice.cdc_engine.time_text import SECOND_US
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_blocks import Source
+from tests.parser.fix_shop import make_shop, run
+from tests.parser.recording import source_of
 
 READ_US = 1_700_000_000 * SECOND_US + 5
 SERVER = SourceServer(destination="shop", host="two", port=3306, user="sluice", server_id=7)
@@ -62,6 +77,62 @@ def test_failover_by_time_counts_what_was_prepared_before_only_where_it_was_comm
         assert interval_of([at(time_us)], ["x"], READ_US).commits == expected
     open_first = [Source().block([]), at(READ_US)]
     assert interval_of(open_first, ["x"], READ_US).commits == ["x"]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("seconds", [20, 90])
+def test_failover_by_time_counts_what_the_binlog_has_before_a_commit_that_took_long(seconds: int) -> None:
+    """Defect 1126: MariaDB logs when a statement began. So a RENAME that was read before a long UPDATE had a later time than the UPDATE.
+    It did not count as read again, and was applied twice.
+    """
+    began = READ_US + seconds * SECOND_US
+    blocks = [at(began, "RENAME"), at(READ_US), at(began, "later")]
+    assert [each.text for each in interval_of(blocks, [], READ_US).statements] == ["RENAME"]
+    prepared = ["x"]
+    assert interval_of([at(began), at(READ_US)], prepared, READ_US).commits == ["x"]
+
+
+@pytest.mark.found
+def test_failover_by_time_counts_an_xa_commit_in_a_block_that_ends_later() -> None:
+    """Defect 1126: only the last commit of a block counted, so an XA COMMIT before it was not found."""
+    block = dataclasses.replace(
+        Source().block([0, 0]), transaction_time_us=np.array([READ_US, READ_US + 9 * SECOND_US])
+    )
+    assert interval_of([block], ["x"], READ_US).commits == ["x"]
+
+
+@pytest.mark.found
+@pytest.mark.servers
+@pytest.mark.parametrize("fixture", ["mysql57", "mysql80", "mariadb114"])
+def test_failover_by_time_finds_a_statement_before_a_long_one_on_a_server(
+    fixture: str, request: pytest.FixtureRequest
+) -> None:
+    """Defect 1126: the RENAME was read before the end of the INSERT, but did not count as read again."""
+    server: DatabaseServer = request.getfixturevalue(fixture)
+    make_shop(server)
+    run(server, "CREATE TABLE shop.slow (a INT)")
+
+    def end() -> Position:
+        with contextlib.closing(SourceConnection(source_of(server))) as connection:
+            facts = read_facts(connection)
+        return Position(epoch=1, file=facts.file, offset=facts.offset, server_uuid=facts.server_uuid)
+
+    begin = end()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        long = pool.submit(run, server, "INSERT INTO shop.slow SELECT SLEEP(6)")
+        time.sleep(3)
+        run(server, "RENAME TABLE shop.orders TO shop.items")
+        long.result()
+    with contextlib.closing(SourceConnection(source_of(server))) as connection:
+        files = BinlogFiles(source_of(server), read_facts(connection))
+    choice = StartChoice(file=begin.file, offset=begin.offset)
+    times = [
+        int(each)
+        for block in blocks_without_rows(files, choice.file, choice.offset)
+        for each in block.transaction_time_us
+    ]
+    found = read_again(files, choice, times[-1])
+    assert [each.text for each in found.statements] == ["RENAME TABLE shop.orders TO shop.items"]
 
 
 def test_failover_by_time_names_what_nothing_takes_twice() -> None:
