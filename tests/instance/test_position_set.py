@@ -61,7 +61,7 @@ def test_an_engine_continues_behind_the_gtid_set_it_was_given(mysql80: DatabaseS
 
 
 def prepare(captured: Captured, name: str, number: int) -> None:
-    """Prepares an XA transaction that inserts one number and waits for its commit or rollback. Its session ends."""
+    """Prepares an XA transaction that inserts `number`. The session ends, and the transaction waits for XA COMMIT or XA ROLLBACK."""
     xid = f"'{captured.database}-{name}'"
     insert = f"INSERT INTO {captured.database}.numbers VALUES ({number}, '')"
     captured.run(f"XA START {xid}", insert, f"XA END {xid}", f"XA PREPARE {xid}")

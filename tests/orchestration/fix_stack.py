@@ -37,7 +37,9 @@ MARK = "SLUICE_TEST_STACK"
 
 
 class DagsterStack:
-    """The processes, the destination's files and Dagster's instance. A test observes them from outside."""
+    """Dagster's code server and daemon as processes, with the files of one destination and Dagster's instance. Tests observe the processes
+    through these files and the instance.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -114,7 +116,7 @@ class DagsterStack:
         wait_for("the code server has ended", lambda: not self.code_server.running)
 
     def request_code_server_end(self) -> None:
-        """Shuts the code server down like `sluice down` does: it lets its runs end."""
+        """Shuts the code server down as `sluice down` does, so that its runs can end."""
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415
 
         DagsterGrpcClient(host="127.0.0.1", port=self.port).shutdown_server()
@@ -156,7 +158,7 @@ class DagsterStack:
         (self.directory / f"shut.{gate}").unlink(missing_ok=True)
 
     def reached(self, gate: str) -> int:
-        """Waits for a run at a gate; returns its process id."""
+        """Waits until a run reaches a gate, and returns the process id of the run."""
         path = self.directory / f"at.{gate}"
         text = wait_for(f"a run is at {gate}", lambda: path.read_text() if path.exists() else None)
         return int(text.split()[0])

@@ -1,4 +1,6 @@
-"""Tests what Dagster's pages show of keys, groups, checks, tags and launchpads, by the definitions and by runs in process."""
+"""Tests what Dagster's pages show: keys, groups, checks, tags and launchpads. The tests read the definitions, and execute runs in the
+test's process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests the table of consistent snapshots of a destination with a thousand tables: its rows are large, and it is rewritten in time."""
+"""Tests the table of consistent snapshots of a destination with a thousand tables. Each row is large, so the table is rewritten before it
+has too many rows.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def published(lake: Path, last: int, *, first: int = 1, fence: Fence = BY_HAND) 
 def test_rows_beyond_the_bound_are_removed_and_a_rewrite_has_few_of_them_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect 27: a rewrite read all rows at once, two gigabytes for 3,000 tables."""
+    """Defect 27: the rewrite of the table read all rows into memory at once, which took two gigabytes for 3,000 tables."""
     monkeypatch.setattr(consistent_snapshots, "SNAPSHOTS_MAX", LIMIT)
     monkeypatch.setattr(consistent_snapshots, "SNAPSHOTS_KEPT", KEPT)
     monkeypatch.setattr(consistent_snapshots, "ROWS_AT_ONCE", AT_ONCE)

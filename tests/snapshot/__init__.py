@@ -1,1 +1,1 @@
-"""Tests of the rows that a table already has."""
+"""Tests snapshots, which read the existing rows of a table from the source."""

@@ -1,4 +1,6 @@
-"""Tests the lock under which a child without a key is read: it blocks the changes of foreign keys, on every MySQL."""
+"""Tests the lock under which Sluice reads a child table without a key. On every MySQL, the lock blocks changes of the child by foreign
+keys.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def _reader(server: DatabaseServer) -> RowReader:
 
 @pytest.mark.found
 def test_no_cascade_is_committed_while_the_child_is_locked(server: DatabaseServer) -> None:
-    """Defect 15: on MySQL 5.7, foreign keys could change a table without a key after its position was read and before its rows were."""
+    """Defect 15: on MySQL 5.7, a foreign key could change a table without a key between the moment of its position and the reading of its
+    rows.
+    """
     with closing(_reader(server)) as locking, server.connect(autocommit=True) as other, other.cursor() as cursor:
         exact_position._locked(locking, CHILD)
         cursor.execute("SET lock_wait_timeout = 1, innodb_lock_wait_timeout = 1")
@@ -62,7 +66,9 @@ def test_no_cascade_is_committed_while_the_child_is_locked(server: DatabaseServe
 def test_a_child_is_not_read_before_a_cascade_in_it_is_committed(
     server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect 15: on MySQL 5.7, rows that were read after a cascade reached the binlog lacked the cascade's changes."""
+    """Defect 15: on MySQL 5.7, a snapshot could read the child table after a cascade was in the binlog but before it was committed. So the
+    rows lacked the changes of the cascade.
+    """
     monkeypatch.setattr(exact_position, "LOCK_SECONDS_MAX", 1)
     with server.connect(autocommit=False) as other, other.cursor() as cursor:
         cursor.execute(f"DELETE FROM {DATABASE}.parent WHERE id = 1")

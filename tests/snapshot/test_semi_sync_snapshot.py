@@ -1,4 +1,4 @@
-"""Tests that a snapshot waits until the storage engine has committed what the binlog, and so the stream, has already."""
+"""Tests that a snapshot and a repair read no rows before the storage engine has committed the changes that the binlog already has."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def test_a_commit_that_waits_for_a_replica_is_not_shown_yet(fresh_server: Server
 @pytest.mark.servers
 @pytest.mark.found
 def test_a_repair_waits_for_a_commit_that_waits_for_a_replica(fresh_server: ServerFactory, tmp_path: Path) -> None:
-    """Defect 4: a repair also read the old version of such a row, and wrote it over the merged change."""
+    """Defect 4: a repair read the old version of a row while the row's commit waited for a replica. Then it overwrote the change, which was
+    already merged.
+    """
     captured = Captured(tmp_path, fresh_server("mariadb-11.4.5"))
     captured.run(f"INSERT INTO {captured.database}.numbers VALUES (1, 'old')")
     discover(captured.config, "shop")

@@ -26,7 +26,7 @@ READER = StreamReader(1)
 
 
 class TheSource(OwnStream):
-    """Marks that a consumer reads the source, because the files do not contain its position."""
+    """Replaces the stream that reads the source. A consumer gets this stream if the files do not contain its position."""
 
     def read(self, position: WindowPosition, *_: object, **__: object) -> WindowReading | None:
         return WindowReading((), position)

@@ -1,4 +1,6 @@
-"""Tests a start in the past without a schema history, on a real server. No earlier row may be decoded with the current columns."""
+"""Tests an engine that starts at a past position without a schema history, on a real server. It must not decode rows before a DDL statement
+with the columns after it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests a source with binlog_format MIXED: row events are followed, and a statement stops the tables that it changes, by name."""
+"""Tests a source with binlog_format MIXED. Changes that are logged as row events are captured. A change that is logged as a statement stops
+exactly the tables that it changes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.managed]
 
-# The server logs these as rows: at this level InnoDB has no other form.
+# At this isolation level, InnoDB can only log changes as rows. So the server logs the statements that follow as row events.
 AS_ROWS = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 TABLES = ("other", "log", "viewed", "apart", "late")
 GRANTS = "SELECT, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT"
@@ -76,7 +78,9 @@ def test_a_statement_stops_what_it_changes_and_nothing_else(
 
 
 def test_a_statement_in_an_xa_transaction_counts_at_its_commit(fresh_mysql80: ServerFactory, tmp_path: Path) -> None:
-    """A re-snapshot before the commit would lose the statement's rows. In MIXED, MySQL logs XA as rows."""
+    """If the table stopped before the commit, a re-snapshot could end before the commit and miss the rows of the statement. The session
+    uses format STATEMENT, because in MIXED MySQL logs XA transactions as rows.
+    """
     captured = Captured(tmp_path, fresh_mysql80({"binlog_format": "MIXED"}))
     captured.run(f"CREATE TABLE {captured.database}.other (n INT PRIMARY KEY)")
     with begun(captured) as engine:
@@ -97,7 +101,9 @@ def test_a_statement_in_an_xa_transaction_counts_at_its_commit(fresh_mysql80: Se
 def test_a_start_in_the_past_before_a_trigger_was_dropped_stops_every_table(
     fresh_mysql80: ServerFactory, tmp_path: Path
 ) -> None:
-    """The history does not know what the trigger wrote. Before, the engine was refused at each start, with the advice to start it again."""
+    """The trigger no longer exists at the start, so the engine cannot know which tables the trigger wrote. An earlier version refused every
+    start instead, with the advice to start the engine again.
+    """
     captured = Captured(tmp_path, fresh_mysql80({"binlog_format": "MIXED"}))
     database = captured.database
     captured.run(
@@ -116,7 +122,9 @@ def test_a_start_in_the_past_before_a_trigger_was_dropped_stops_every_table(
 
 
 def with_unknown_table(captured: Captured, *settings: str) -> None:
-    """The stream begins before a function wrote to `early`. A later statement names this table. Another statement creates `late`."""
+    """Configures the destination to start before a function writes to the table `early`. A later statement, CREATE TABLE IF NOT EXISTS,
+    names `early`. Another statement creates the table `late`.
+    """
     database = captured.database
     early = f"CREATE TABLE IF NOT EXISTS {database}.early (n INT PRIMARY KEY)"
     captured.run(
@@ -139,7 +147,9 @@ WRITES = {"binlog_format": "MIXED", "log_bin_trust_function_creators": "1"}
 def test_a_start_in_the_past_stops_tables_whose_schemas_are_not_known_there(
     metadata: str, fresh_mysql80: ServerFactory, tmp_path: Path
 ) -> None:
-    """Before, the later statement or a row's column names gave `early` a schema, and the difference stayed silent."""
+    """In an earlier version, `early` got a schema from the later CREATE statement, or from the column names in a table map. So the row that
+    the function had written was missing without any message.
+    """
     captured = Captured(tmp_path, fresh_mysql80({**WRITES, "binlog_row_metadata": metadata}))
     with_unknown_table(captured, "snapshot: never")
     database = captured.database
@@ -179,7 +189,9 @@ NO_TABLES = {
 def test_a_renamed_view_of_a_row_source_does_not_stay_a_stopped_table(
     version: str, what: str, settings: tuple[str, ...], fresh_server: ServerFactory, tmp_path: Path
 ) -> None:
-    """An account without SHOW VIEW cannot know that it is a view, so its new name stops like a table. A sequence is not a table either."""
+    """An account without SHOW VIEW cannot see whether the renamed name is a view, so the new name first stops like a table. The stop must
+    end, because neither a view nor a sequence is a table.
+    """
     captured = Captured(tmp_path, fresh_server(version))
     database = captured.database
     create, drop = (statement.format(database) for statement in NO_TABLES[what])

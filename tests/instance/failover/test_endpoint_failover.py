@@ -28,7 +28,7 @@ def pair(request: pytest.FixtureRequest, fresh_server: ServerFactory, tmp_path: 
 
 @pytest.fixture
 def endpoint(pair: Pair) -> Iterator[Proxy]:
-    """Returns the address in conf/. At first it leads to the first server."""
+    """Provides the endpoint in conf/ as a proxy. At first, the proxy connects clients to the first server."""
     with Proxy(pair.first.port) as proxy:
         pair.end_engine()
         pair.describe_endpoint(proxy.port)
@@ -36,7 +36,7 @@ def endpoint(pair: Pair) -> Iterator[Proxy]:
 
 
 class Through(DatabaseServer):
-    """A server that clients reach at the address in conf/."""
+    """The first server, for clients that connect through the endpoint."""
 
     def __init__(self, server: DatabaseServer, endpoint: Proxy) -> None:
         super().__init__(server.version, server.folder, endpoint.port)
@@ -44,7 +44,7 @@ class Through(DatabaseServer):
 
 @contextlib.contextmanager
 def under_load(pair: Pair, endpoint: Proxy) -> Iterator[None]:
-    """Writes through the endpoint from another thread until the block ends. A switch breaks single writes."""
+    """Writes through the endpoint in another thread until the block ends. The thread ignores errors, because a switch interrupts writes."""
     ended, through = threading.Event(), Through(pair.first, endpoint)
 
     def write() -> None:
@@ -71,7 +71,7 @@ def state(pair: Pair) -> tuple[str, str]:
 
 
 def test_failover_an_endpoint_that_becomes_a_server_with_the_same_gtids_continues(pair: Pair, endpoint: Proxy) -> None:
-    """The other server has another uuid and other file names. A batch was merged in part when the address switched."""
+    """When the endpoint switches, a run has merged a part of its batch. The new server has another uuid and other binlog file names."""
     run(pair.second, "FLUSH LOGS", "FLUSH LOGS", "FLUSH LOGS")
     wait_for("the engine runs", lambda: state(pair)[0] == "RUNNING")
     pair.write(pair.first)
@@ -97,7 +97,7 @@ def test_failover_an_endpoint_that_becomes_a_server_with_the_same_gtids_continue
 def test_failover_an_endpoint_that_becomes_a_server_with_other_gtids_stops_by_name(
     pair: Pair, endpoint: Proxy, fresh_server: ServerFactory
 ) -> None:
-    """The copy was restored without the newest changes, and has written its own changes since."""
+    """The new server is like a copy that was restored without the newest changes and has executed its own changes since."""
     wait_for("the engine runs", lambda: state(pair)[0] == "RUNNING")
     pair.write(pair.first)
     pair.settle()

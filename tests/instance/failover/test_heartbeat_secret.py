@@ -76,7 +76,9 @@ def test_failover_tls_files_that_cannot_be_read_never_count_as_a_failure_of_the_
 def test_failover_a_refused_password_never_counts_as_a_failure_of_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql80: DatabaseServer
 ) -> None:
-    """The password was rotated. The source is available, and its replicas have the same accounts."""
+    """The password was changed on the server, but not yet in the secret's file. A failover would be wrong: the source is available, and its
+    replicas have the same accounts.
+    """
     with mysql80.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE USER IF NOT EXISTS rotated IDENTIFIED BY 'new'")
     refused = f"{{host: 127.0.0.1, port: {mysql80.port}, user: rotated, password: {{file: secret}}}}"

@@ -40,7 +40,9 @@ class SmallDisk:
             pytest.skip("only root may mount a small file system; tests/staging fills the disk at the file layer")
 
     def fill(self, left_bytes: int = 0) -> None:
-        """Takes all but `left_bytes`, also what a file that is being replaced frees a moment later."""
+        """Fills the disk until `left_bytes` are free and no temporary file is left. This includes the space that becomes free when a
+        temporary file replaces an older file.
+        """
         taken = 0
         with self.filler.open("wb") as file:
             while self._free() > left_bytes or any(self.folder.rglob("*.tmp")):

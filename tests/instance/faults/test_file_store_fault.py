@@ -1,4 +1,5 @@
-"""Tests an engine that is killed, and whose source purges meanwhile what was read: it continues from its files, and every row arrives once.
+"""Tests the file store of an engine that was killed, and a full disk under the store. The source purges its binlog after the kill, so the
+engine continues from its own files. Every row arrives once.
 
 The killed engine is a separate process from which nobody requests batches, so everything that it read is only in the files.
 """

@@ -1,5 +1,5 @@
-"""Tests what operators and machines do to a destination: filters change, two readers read one source, the source purges, a process is
-stopped and continued.
+"""Tests acts of operators and faults of hosts. The filters change, two destinations read one source, the source purges its binlog, or an
+engine process is stopped and continued.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ def test_fault_a_purge_past_the_cursor_is_a_lost_position(shop: Captured) -> Non
 
 
 def _purged(server: DatabaseServer, file: str) -> bool:
-    """The server keeps a file as long as a dump thread has it open."""
+    """Purges the binlog before `file`. Returns whether the older files are gone, because the server keeps a file while a dump thread has it
+    open.
+    """
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"PURGE BINARY LOGS TO '{file}'")
         cursor.execute("SHOW BINARY LOGS")
@@ -107,8 +109,8 @@ def test_fault_two_destinations_read_one_source_and_neither_throws_the_other_off
 
 
 def test_fault_a_host_that_was_stopped_for_long_continues_and_no_other_host_took_over(shop: Captured) -> None:
-    """During SIGSTOP the server ends the host's dump, and another host waits for the lease. After SIGCONT the host continues at its
-    position.
+    """While the process is stopped by SIGSTOP, its dump ends on the server, and the start of a second engine is refused. After SIGCONT, the
+    process continues at its position.
     """
     process = engine_process.start(shop.conf, 6)
     try:

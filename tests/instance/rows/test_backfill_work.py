@@ -1,4 +1,6 @@
-"""Tests the reading of a backfill: it is alone in its folder, reads further if the lake is further, and is refused if it would be wrong."""
+"""Tests how a backfill reads the binlog. Only one backfill of a destination runs at a time. It reads up to the cursor of the lake, and is
+refused if its rows would be wrong.
+"""
 
 from __future__ import annotations
 

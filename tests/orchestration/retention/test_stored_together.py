@@ -38,7 +38,7 @@ def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.Dag
 
 @pytest.fixture
 def transactions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The transactions that were begun: the name of each file without its ending."""
+    """Returns the list of the transactions that were begun. Each element is the name of a storage file without its ending."""
     begun, begin = list[str](), KeptFile.begin
 
     def counted(self: KeptFile) -> Any:
@@ -68,7 +68,7 @@ def table(number: int) -> dg.AssetKey:
 
 
 def report(context: dg.OpExecutionContext, number: int) -> None:
-    """Reports what a run reports about a table: a line, a materialization with a data version, and a check."""
+    """Reports what a run reports about a table: a line in the log, a materialization with a data version, and the result of a check."""
     key = table(number)
     context.log.info("table %s", number)
     context.log_event(dg.AssetMaterialization(key, tags={DATA_VERSION_TAG: str(number)}))
@@ -97,7 +97,7 @@ def expected(numbers: range) -> list[str]:
 def test_what_a_run_reports_together_is_one_transaction_of_each_file(
     instance: dg.DagsterInstance, transactions: list[str]
 ) -> None:
-    """Each table had two transactions in the file of the run, and four in the common file."""
+    """Without `stored_together`, each table costs two transactions in the file of the run, and four in the file that all runs share."""
     seen = list[list[str]]()
 
     def reports(context: dg.OpExecutionContext) -> None:
@@ -142,7 +142,9 @@ def test_fault_events_of_a_block_that_is_never_left_are_stored_when_the_storage_
 def test_others_see_the_events_after_a_moment(
     instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other processes that write the common file wait until the transaction ends."""
+    """Other processes that write to the shared file wait until the transaction ends. So a transaction is committed if an event is stored
+    more than JOINED_SECONDS_MAX after its first event.
+    """
     monkeypatch.setattr(storage, "JOINED_SECONDS_MAX", -1.0)
     seen = list[int]()
 
@@ -221,7 +223,9 @@ def test_a_storage_of_dagster_stores_each_event_at_once(tmp_path: Path) -> None:
 def test_dagster_looks_for_a_table_or_column_of_its_storage_once(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each materialization and each check opened the common file once more, to look for tables that are always there."""
+    """Dagster itself opens the shared file for each materialization and each check, to look for tables that always exist. Sluice's storage
+    looks only once.
+    """
     looked = list[str]()
     for name in ("has_table", "_has_asset_key_col_on_connection"):
         real = getattr(SqliteEventLogStorage, name)

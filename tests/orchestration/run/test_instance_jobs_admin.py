@@ -1,4 +1,6 @@
-"""Tests the engine's acts in Dagster's launchpad: the typed config, and what the run's page shows."""
+"""Tests the job for acts on an engine (stop, start, restart, release) in Dagster's launchpad: its typed config, and what the run's page
+shows.
+"""
 
 from __future__ import annotations
 

@@ -210,7 +210,9 @@ def test_destinations_begin_at_minutes_of_their_own_and_few_at_once() -> None:
 
 
 def test_maintenance_writes_over_what_the_run_left_that_it_waited_for(tmp_path: Path) -> None:
-    """The other run had read the record before, and wrote its own record with all remaining tables when it ended."""
+    """A maintenance waits for the end of another run and reads the table records only then. A record that it had read earlier would remove
+    what the other run has recorded meanwhile.
+    """
     config = make_config(tmp_path)
     directory = config.destination_dir("shop")
     owner = Owner(ledger_id="0123456789ab", destination="shop", table="shop.items")

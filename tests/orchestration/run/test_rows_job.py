@@ -1,6 +1,4 @@
-"""Tests the jobs of operations on rows as Dagster shows them: the fields of the launchpad, the meaning of a
-partition, and how a run fails.
-"""
+"""Tests the jobs of operations on rows in Dagster: the fields of the launchpad, the interval of a partition, and how a run fails."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ ORDERS, ITEMS = "shop.orders", "shop.items"
 
 
 def being_read(now: float) -> SnapshotRecord:
-    """Returns a snapshot of which a quarter of the rows is read, after ten seconds."""
+    """Returns the record of a snapshot that began ten seconds before `now` and has read a quarter of the rows."""
     begin = Position(epoch=1, file="b.000001", offset=400)
     record = wanted(ORDERS, None, now - SECONDS)
     record = record.began(begin, version="1", key=("id",), columns=(), rows_expected=ROWS_EXPECTED, now=now - SECONDS)
@@ -39,7 +39,9 @@ def being_read(now: float) -> SnapshotRecord:
 def reported_during(
     root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[SnapshotDependencies], None]
 ) -> dict[str, list[dict[str, Any]]]:
-    """Returns the metadata of each table's observations, oldest first, as Dagster has them before the reading (`read`) has ended."""
+    """Runs the snapshot job, in which `read` replaces the reading. Returns the metadata of each table's observations, oldest first, as they
+    are when `read` ends.
+    """
     config, found = make_config(root), dict[str, list[dict[str, Any]]]()
     write_tables(config.destination_dir("shop"))
     job = build_definitions(config, make_fake_ports(config).ports()).resolve_job_def("snapshot_shop_job")
@@ -100,7 +102,9 @@ def test_a_table_is_reported_every_few_seconds_and_not_with_each_chunk(
 
 
 class Amendments(SnapshotAmendments):
-    """Tables that wait all the time, and counts how often the newest consistent snapshot is written. The first write fails if `refused`."""
+    """Simulates published tables that are not yet in the newest consistent snapshot. Counts how often this snapshot is written. If
+    `refused` is set, the first write fails with this reason.
+    """
 
     def __init__(self, refused: str = "") -> None:
         self.waiting, self.written, self._refused = {ITEMS: AmendedTable(tables={}, label=1, newest=1)}, 0, refused
@@ -117,8 +121,8 @@ class Amendments(SnapshotAmendments):
 def test_published_tables_are_in_the_newest_snapshot_before_a_large_table_is_read_completely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
-    """A run that is killed during the reading would leave them out until the next batch, which may take long. An error does not end the
-    reading.
+    """Published tables are written into the newest consistent snapshot while the run still reads other tables. Otherwise, after a kill of
+    the run, they would be missing there until the next batch. If the write fails, the run continues to read.
     """
     amendments, written = Amendments(refused), list[int]()
     monkeypatch.setattr(snapshot_run, "SnapshotAmendments", lambda *_: amendments)

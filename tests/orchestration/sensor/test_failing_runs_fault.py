@@ -1,4 +1,6 @@
-"""Runs of each kind that fail one after the other reach the engine's status, and with it `sluice status` and the check on its asset."""
+"""Tests that failures in a row of the runs of each kind are in the engine's status. From there, `sluice status` and the check of the
+engine's asset show them.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ def begin_snapshot(directory: Path) -> None:
 
 @pytest.mark.found
 def test_fault_snapshot_runs_that_fail_reach_status_and_the_asset(shop: Shop) -> None:
-    """Defect 8: `status` did not show failing snapshot runs: it ended with 0 and "is being read" after six failures in a row."""
+    """Defect 8: `status` did not show failing snapshot runs. After six failures in a row, it printed "is being read" and exited with 0."""
     directory = shop.config.destination_dir("shop")
     begin_snapshot(directory)
     job = shop.defs.resolve_job_def("snapshot_shop_job")
@@ -114,7 +116,7 @@ REPAIR = {"operation": "repair"}
 def test_fault_every_kind_of_run_that_fails_twice_in_a_row_is_reported_until_one_succeeds(
     shop: Shop, job: str, config: dict[str, Any]
 ) -> None:
-    """Defect 8: failures in a row of all runs but merges were reported nowhere."""
+    """Defect 8: if runs failed several times in a row, only failures of merge runs were reported."""
     ended(shop, job, S.FAILURE, config, "the disk is full.")
     assert reported(shop) == ()
     ended(shop, job, S.STARTED, config)
@@ -193,8 +195,8 @@ def test_a_look_is_taken_every_few_seconds(shop: Shop, monkeypatch: pytest.Monke
 
 
 def test_every_job_of_a_destination_is_a_kind(shop: Shop) -> None:
-    """A new job must be a kind whose failures are reported, or must be listed here with the reason."""
+    """A new job must have a kind, so that its failures are reported. Otherwise, it must be in the list below, with the reason."""
     jobs = {each.name for each in shop.defs.resolve_all_job_defs()} - {"__ASSET_JOB"}
-    # `JOB` is counted by batch. Whoever starts the other jobs sees their result.
+    # Failures of `JOB` are counted per batch instead. A person starts each of the other jobs and sees the result.
     others = {JOB, "operate_engine", "decide", "catch_up"}
     assert jobs - others == {kind.job for kind in run_kinds(shop.config, "shop")}

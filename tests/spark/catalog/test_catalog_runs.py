@@ -1,4 +1,4 @@
-"""Runs register the tables that they make, and views of them."""
+"""Tests that merge runs and snapshot runs register new Delta tables in a catalog, and keep a view of each table current."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ DEEP = FileFacts(files=9, large_files=9, fresh_files=3, rows=9, depth=DEPTH_MAX 
             FileFacts(files=9, large_files=DEPTH_FILES_MIN - 1, fresh_files=9, rows=9, depth=99.0),
             MaintenanceAct.NOTHING,
         ),
-        # A key with few values stays deep, whatever is done.
+        # If a key has few values, files still overlap after CLUSTER. So CLUSTER is not due again before enough files are fresh.
         (dataclasses.replace(DEEP, fresh_files=1), MaintenanceAct.NOTHING),
         (dataclasses.replace(DEEP, bytes=CLUSTER_BYTES_MAX + 1), MaintenanceAct.NOTHING),
     ],

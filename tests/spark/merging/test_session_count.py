@@ -19,7 +19,7 @@ SIX: list[SmallSetting] = ["auto"] * 6
 
 
 class PlanOfRange:
-    """Answers the plan of a range as a Spark with so many task slots does."""
+    """Imitates a Spark with `slots` task slots: returns the plan of a range that is split into `slots` parts. Counts the requests."""
 
     def __init__(self, slots: int) -> None:
         self.slots, self.requests = slots, 0

@@ -30,7 +30,7 @@ STRAY_SECONDS = 90 * 86_400  # Older than any file that VACUUM keeps.
 
 
 class Odd(Raising):
-    """A destination whose snapshots and stops are looked up by table."""
+    """A pipeline in which a test looks up the snapshot record of each table by the table's name."""
 
     @property
     def records(self) -> SnapshotRecords:
@@ -42,7 +42,7 @@ class Odd(Raising):
         return found
 
     def read_rows(self) -> None:
-        """Runs the snapshot job, which fails if a table stops."""
+        """Runs the snapshot job, and ignores that the job fails if a table stops."""
         with contextlib.suppress(TableStoppedError):
             super().read_rows()
 
@@ -51,7 +51,7 @@ class Odd(Raising):
         self.records.update(f"{self.captured.database}.{table}", lambda now: now.retried())
 
     def stray(self, table: str, name: str) -> Path:
-        """Creates an old file in the folder of a table, which its log does not contain."""
+        """Creates an old file in the folder of a table. The Delta log of the table does not contain this file."""
         path = Path(self.location(table)) / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"stray")
@@ -64,7 +64,9 @@ class Odd(Raising):
 def test_a_column_with_a_reserved_name_stops_its_table_and_the_printed_advice_leads_to_an_equal_lake(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Defect 25: a column named `_sluice_operation` stopped the destination, also when the table's rows were read for the first time."""
+    """Defect 25: if a table had a column named `_sluice_operation`, the whole destination stopped. This also happened while a snapshot read
+    the table.
+    """
     shop = Odd(tmp_path, mysql80, spark_server)
     base = shop.captured.database
     for name in ("read", "streamed", "plain"):

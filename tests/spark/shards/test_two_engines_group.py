@@ -45,7 +45,7 @@ SIDES = ("east", "west")
 
 
 class Side:
-    """A destination of one conf/, on its own server, whose runs the test starts."""
+    """A destination with its own server and engine. The test itself starts its merges and snapshots."""
 
     def __init__(self, root: Path, name: str, server: DatabaseServer) -> None:
         self.root, self.name, self.server = root, name, server
@@ -93,7 +93,7 @@ class Side:
         return True
 
     def publishes(self) -> bool:
-        """Brings its snapshots further; whether none is open any more."""
+        """Continues the destination's snapshots, and publishes what is complete. Returns whether all snapshots have ended."""
 
         def publish(record: object, table: object) -> int:
             return spark_publish(self.config, self.name, record, table, "run", refusal=str).label  # type: ignore[arg-type]
@@ -141,7 +141,9 @@ def sides(
 
 
 def test_two_servers_fill_one_table_while_one_of_them_is_read_in_a_group(sides: list[Side]) -> None:
-    """East streams. Meanwhile the existing rows of west are read and published, and the stream of west continues."""
+    """The snapshot of east has ended before the load begins. Meanwhile the snapshot of west is read and published, while both servers get
+    changes.
+    """
     east, west = sides
     ending = threading.Event()
 
@@ -192,7 +194,9 @@ def test_two_servers_fill_one_table_while_one_of_them_is_read_in_a_group(sides: 
 
 
 def other_locks(east: Side, west: Side) -> None:
-    """A run that takes the locks at another location is refused, until a person accepts it."""
+    """Requires that a run of east is refused if its table locks are at another location than those of west. After an operator has accepted
+    the table in both destinations, their runs continue.
+    """
     (east.root / "data" / "engine" / "_sluice_tables" / "identity.json").write_text("another")
     east.change(f"REPLACE INTO {NAME} VALUES (2000, 'after it')")
     with pytest.raises(

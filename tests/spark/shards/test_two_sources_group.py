@@ -1,4 +1,6 @@
-"""Shards of two destinations in one Delta table: their runs merge at once, die, and are refused where they would not see each other."""
+"""Tests two destinations that write shards into one Delta table. Their runs merge at the same time or are killed. A run is refused if its
+table locks or its shard's name conflict with those of the other destination.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,12 @@ Batch = Sequence[Segment]
 
 
 class Killed(BaseException):
-    """The simulated end of the process at this point."""
+    """Simulates the end of the process. This is a BaseException, so that code that handles errors does not catch it."""
 
 
 @dataclasses.dataclass
 class Side:
-    """A destination whose only table is one shard, with the name of the destination."""
+    """A destination with one table. The table is one shard, and the shard has the destination's name."""
 
     lake: Lake
     destination: str
@@ -91,7 +93,7 @@ class Side:
         return self.merge(self.stage(*segments))
 
     def writes(self, order_key: int, *rows: tuple[int, int, str]) -> Segment:
-        """Returns (operation, id, name) of each change, all with one order key."""
+        """Returns a segment with these changes, given as (operation, id, name). All changes have one order key."""
         return changes(*(image(self.destination, operation, order_key, key, name) for operation, key, name in rows))
 
     def rows(self) -> dict[int, str]:
@@ -112,7 +114,7 @@ class Side:
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> tuple[Side, Side]:
-    """East merges with `deltalake`, west with Spark. Both have written the table."""
+    """Provides two destinations that have both written the table: east merges with `deltalake`, and west with Spark."""
     lake = Lake(tmp_path_factory.mktemp("two"), SparkSettings(remote=spark_server.url))
     east, west = Side(lake, "east", "small"), Side(lake, "west", "spark")
     east.play(east.writes(1_000_000, (INSERT, 1, "e1")))
@@ -121,7 +123,9 @@ def sides(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectSe
 
 
 def test_runs_of_two_destinations_merge_into_one_table_at_once_in_a_group(sides: tuple[Side, Side]) -> None:
-    """West's order keys for the same keys are far below east's. Rows of two sources are never compared."""
+    """The order keys of west are far below those of east for the same keys. They have no effect on each other, because rows of two sources
+    are never compared.
+    """
     east, west = sides
 
     def work(side: Side, first: int) -> list[str]:
@@ -149,7 +153,9 @@ def test_a_run_that_is_killed_with_a_table_lock_delays_no_other_in_a_group(
     east, west = sides
 
     class Dying(StoredTableLock):
-        """Acts for a process that ends: the kernel frees what the process held."""
+        """Raises Killed at `location`, as if the process ended there. The lock is then released, as the kernel does after the end of a
+        process.
+        """
 
         def try_take(self) -> bool:
             if location == "before it is taken":

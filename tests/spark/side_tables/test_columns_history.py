@@ -1,5 +1,5 @@
-"""Tests that open versions of a history continue over statements: keys of another type or name, columns that swap names, and renamed
-tables.
+"""Tests that open versions of a history continue after DDL: after a key gets another type or name, columns swap their names, or tables are
+renamed.
 """
 
 from __future__ import annotations
@@ -123,7 +123,9 @@ def test_a_key_whose_values_do_not_fit_the_new_type_stops_by_name_history(logged
 
 
 def renamed(logged: LoggedTable, pairs: Sequence[tuple[str, str]]) -> None:
-    """Renames tables of the lake at 64, given as (old, new). The current-state tables have followed."""
+    """Merges a batch that renames tables at order key 64 into their histories. `pairs` has the old and the new name of each table. The
+    current-state tables already have the new names. The batch is written twice, so that a repeated merge must change nothing.
+    """
     tables = {new: [SchemaChange(64, ORDERS, renamed_from=old)] for old, new in pairs}
     batch = read_staged_batch(stage(logged.folder / "staging", tables, delivery=next(logged.deliveries)))
     for table in batch.tables:
@@ -147,7 +149,7 @@ def test_a_table_that_got_a_name_has_versions_from_there_and_the_old_name_none_h
     rows = changes([insert(1, 16, "a"), insert(2, 32, "b")])
     logged.write(logged.stage(rows))
     other = LoggedTable(logged.folder, logged.deliveries, name="shop.past")
-    # The current-state table under the new name is the table of the old name.
+    # A rename moves the current-state table to the new name before the histories are written, so the test fills this table first.
     other.merge(other.stage(changes([*rows.images, delete(9, 64)])))
     renamed(logged, [("shop.orders", "shop.past")])
     assert logged.history() == [(1, "a", 16, 64, False), (2, "b", 32, 64, False)]

@@ -1,4 +1,6 @@
-"""Tables with features of Delta, merged by the job of small tables and read back by Spark, whose rows are the measure."""
+"""Tests small merges into tables that use features of Delta, such as deletion vectors and column mapping. The rows that Spark reads back
+are the expected result.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ pytestmark = pytest.mark.spark
 TABLE = "shop.orders"
 ORDERS = Schema({"id": "bigint", "name": "string", "paid": "decimal(10,2)", "at": "timestamp_ntz"}, key=("id",))
 COUNT = 40
-# The marked rows at each version. Spark marks rows, and a program that rewrites their file leaves them out.
+# The number of rows that deletion vectors mark at each version. A merge by Spark marks the deleted rows. The next small merge rewrites the
+# file without the marked rows.
 MARKS = [0, 0, 3, 0, 2, 0]
 
 
@@ -43,7 +46,7 @@ def by_spark(session: SparkSession, lake: Lake, *columns: str) -> list[tuple[Any
 
 
 def filled(lake: Lake, **options: Any) -> dict[int, str]:
-    """Creates a table with Spark, with its first rows."""
+    """Creates a table with Spark and inserts COUNT rows. Returns the name of each row by its key."""
     lake.way = "spark"
     lake.merge({TABLE: [Changes(ORDERS, [image(INSERT, 1 + key, key, f"n{key}") for key in range(COUNT)])]}, **options)
     lake.way = "small"
@@ -78,7 +81,7 @@ def test_rows_that_deletion_vectors_mark_stay_deleted(lake: Lake, session: Spark
         expected = {key: name for key, name in expected.items() if key not in marked}
         reports_its_size(lake, report, expected)
         assert list(Path(lake.target(TABLE).path).glob("deletion_vector*"))
-        # A marked row comes again, one row is updated, one is deleted, and one is new.
+        # One row that a deletion vector marks is inserted again, one row is updated, one is deleted, and one is new.
         changes = [
             image(INSERT, start + 51, marked[0], "again"),
             image(UPDATE_AFTER, start + 52, start // 100 + 20, "x"),

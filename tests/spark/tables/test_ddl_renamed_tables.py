@@ -1,4 +1,6 @@
-"""Tables that change names: each Delta table gets the rows and columns of the one that has its name now, exactly once in effect."""
+"""Tests renames of tables with Spark: each Delta table gets the rows and columns of the table that has its name now. A second delivery, or
+a retry after an interruption, changes nothing more.
+"""
 
 from __future__ import annotations
 
@@ -93,8 +95,8 @@ GONE_ON = {
 
 @pytest.mark.spark
 def test_ddl_tables_that_swap_names_swap_rows_and_columns(lake: Lake) -> None:
-    """Tables with a key, with another key and without a key exchange their names in a circle. Each continues with changes of the table that
-    has its name now.
+    """Three tables exchange their names in a circle: one with a key, one with another key, and one without a key. Afterwards, each Delta
+    table gets the changes of the source table that has its name now.
     """
     lake.merge(BEFORE)
     directory = lake.stage(CYCLE)
@@ -126,8 +128,8 @@ class SessionThatBreaks(LakeSession):
 @pytest.mark.spark
 @pytest.mark.parametrize("order", [("s.a", "s.b", "s.log"), ("s.log", "s.b", "s.a")], ids=" ".join)
 def test_ddl_identity_a_swap_that_broke_anywhere_is_finished(lake: Lake, order: tuple[str, ...]) -> None:
-    """The tables are merged in both orders along the circle. Each table is interrupted before its commit, and after the commit before it is
-    recorded.
+    """The test merges the tables of the circle in both orders. It interrupts the merge of each table twice: before its commit, and between
+    its commit and the record of this commit.
     """
     records = Records()
     targets = {name: lake.target(name) for name in CYCLE}
@@ -156,7 +158,7 @@ def _merged(
 
 @pytest.mark.spark
 def test_ddl_a_plain_rename_moves_the_rows(lake: Lake) -> None:
-    """The new name is missing in the lake, exists from before, or belongs to a table of which the lake has nothing."""
+    """Tests three cases: the lake has no table of the new name, the lake already has one, and the lake has no table of the old name."""
     lake.merge(BEFORE)
     first: dict[str, list[Segment]] = {"s.c": [named(20, "s.a", A)], "s.a": [Truncate(20)]}
     second: dict[str, list[Segment]] = {"s.b": [named(30, "s.c", A)], "s.log": [named(30, "s.none", LOG)]}
@@ -190,7 +192,9 @@ def test_ddl_marks_of_deleted_rows_and_left_columns_come_along(lake: Lake) -> No
 
 @pytest.mark.spark
 def test_ddl_identity_rows_of_a_table_that_is_not_as_it_was_left_are_not_taken(lake: Lake) -> None:
-    """A disk is not mounted, or conf/ has other columns under the other name."""
+    """The table with the old name is missing, for example because a disk is not mounted, or conf/ selects other columns for the new name.
+    The merge is refused, and the existing rows stay.
+    """
     records = Records()
     targets = {name: lake.target(name) for name in BEFORE}
     merge_batch(read_staged_batch(lake.stage(BEFORE)), targets, lake.spark, BatchContext(records=records))

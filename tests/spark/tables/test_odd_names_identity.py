@@ -1,4 +1,4 @@
-"""Tests tables with names that no file can have: each is in a folder of its own below the lake, on a real server and a real Spark."""
+"""Tests tables whose names cannot be file names, on a real server and a real Spark. Each table has its own folder in the lake."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ NAMES = [
 
 
 class Odd(Pipeline):
-    """A database of tables with odd names, all with the same columns."""
+    """A pipeline for a database whose tables have unusual names and the same columns. `say` runs a statement for each table."""
 
     def say(self, text: str) -> None:
         for name in NAMES:
@@ -93,7 +93,7 @@ def test_tables_with_names_that_no_file_has(
         found = {each.table: each for each in compare_destination(requested, (), Extent(settle_seconds=60.0))}
         assert {name: each.reason for name, each in found.items() if each.verdict is not Verdict.EQUAL} == {}
         assert len(found) == len(NAMES) + 2
-        # DuckDB's own reader finds no files in a folder whose name is not ASCII
+        # DuckDB's own reader finds no files in a folder whose name is not ASCII, so the query leaves these tables out.
         shown = [table.name for table in lake_tables(odd.config) if table.path.isascii()]
         counts = list(
             run_query(odd.config, " UNION ALL ".join(f"SELECT count(*) FROM {name}" for name in shown)).rows()

@@ -65,7 +65,7 @@ def after(*commits: Mapping[str, Any]) -> FoundTable:
         (LEFT, after(commit("MERGE", delivery=7))),
         (LEFT, after(commit("MERGE", delivery=6, end=START))),
         (LEFT, after(commit("MERGE", delivery=6, end={**START, "file": "binlog.000008", "offset": 900}))),
-        # The batch was read again in its own epoch.
+        # The batch was read again in the epoch of the commit, so its changes have the same order keys as in the commit.
         (LEFT, after(commit("MERGE", delivery=6, end={**END, "offset": 901}))),
         # The table was accepted as it is.
         (LEFT, dataclasses.replace(THERE, commits=({**commit("RESTORE"), "version": 5},))),
@@ -130,8 +130,8 @@ def test_identity_a_restore_past_a_small_merge_that_no_record_has_is_refused() -
 
 
 def test_ddl_identity_a_table_that_took_over_rows_of_another_is_ours() -> None:
-    """This also holds if the merge was interrupted before the new table was recorded. The table then has another id. Changes by other
-    programs are still refused.
+    """CREATE OR REPLACE TABLE with the rows of a renamed table is accepted as a commit of the table's owner. This also holds if the merge
+    was interrupted before the table's new id was recorded. The same statement by another program, table or ledger is refused.
     """
 
     def replaced(table: str, ledger: str = OURS.ledger_id) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Tests the error of a Spark whose Delta cannot replace a table: it says which versions can."""
+"""Tests that the error of a Spark whose Delta cannot replace a table names the versions that can."""
 
 import pytest
 
