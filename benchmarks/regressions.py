@@ -33,9 +33,9 @@ MORE_IS_BETTER = {
     "_bytes_per_batch": False,
     "_seconds": False,
 }
-# The beginnings of the names of other programs' figures, and of rates that the benchmark itself chooses.
+# The beginnings of the names of figures that are not compared: those of other programs, and rates that the benchmark itself sets.
 NOT_OURS = ("raw_", "mysql_replication_", "java_connector_", "bare", "loop", "canal_", "wanted_", "transactions_per_s")
-# A change by less than this is noise, whatever its share: 20 ms more are not a regression of a part that took 20 ms.
+# A smaller difference is noise, even if it is a large share. For example, 20 ms more are no regression of a step that took 20 ms.
 LEAST = {"_s": 0.05, "_percent": 0.2, "_mb": 10.0}
 
 

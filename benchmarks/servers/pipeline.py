@@ -24,9 +24,9 @@ OPTIONS = StackOptions(spark_memory="3g", die_with_parent=True, awaits_warm_up=T
 
 
 class Pipeline:
-    """A complete Sluice. `destination` is the name of its destination, and of the only database that this destination captures. `others`
-    are more destinations of this form, on the same server. `settings` are further settings of all of them, and `main` those of
-    sluice.yaml. `spark` is the address of a running Spark. If it is empty, a Spark is started.
+    """A complete Sluice with its own MySQL. `destination` is the name of its destination, and of the only database that this destination
+    captures. `others` are more destinations of this form, on the same server. `settings` are further settings of all destinations, and
+    `main` are further settings of sluice.yaml. `spark` is the address of a running Spark. If it is empty, a Spark is started.
 
     The caller starts the server and creates the tables before `start`, because the tables become assets when the code server starts.
     """

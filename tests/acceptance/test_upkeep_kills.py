@@ -59,13 +59,13 @@ MAINTENANCES = (
 
 
 def by_hand(config: SluiceConfig) -> RowsRun:
-    """Starts an operation on rows, which waits for the killed one before it."""
+    """Returns an operation on rows that a person starts. It waits up to a minute for the end of a killed operation."""
     listener = RowsListener(say=lambda _: None)
     return RowsRun(ports=PORTS, config=config, destination=DATABASE, listener=listener, wait_seconds=60.0)
 
 
 def repair(bench: KillBench) -> None:
-    """Raises where a side does not answer, or what was repaired is not equal afterwards."""
+    """Repairs TABLES. Raises if the source or the lake does not answer, or if they differ after the repair."""
     config, act = (
         bench.pipeline.config,
         RepairRequest(destination=DATABASE, tables=TABLES, settle_seconds=SETTLE_SECONDS),
@@ -82,13 +82,13 @@ def backfill(bench: KillBench, since: float) -> None:
 
 
 def break_lake(bench: KillBench, *names: str) -> int:
-    """Deletes a row from each of these tables, as another program would. Returns how many of the tables had it."""
+    """Deletes the row in LOST from each of these tables, as another program would. Returns how many of the tables still had their row."""
     tables = [(DeltaTable(bench.pipeline.table_path(name)), LOST[name]) for name in names]
     return sum(table.delete(f"id = {row}")["num_deleted_rows"] for table, row in tables)
 
 
 def maintain(bench: KillBench) -> None:
-    """Raises where a table could not be looked after."""
+    """Runs OPTIMIZE and VACUUM of TABLES. Raises if the maintenance of a table failed."""
     act = MaintainRequest(destination=DATABASE, tables=TABLES, force=True, vacuum=True)
     done = run_maintenance(PORTS, bench.pipeline.config, act, lambda _: None)
     if done.failed:
@@ -96,10 +96,8 @@ def maintain(bench: KillBench) -> None:
 
 
 def broken_off(bench: KillBench, act: Callable[[KillBench], None], *deaths: tuple[str, str]) -> None:
-    """Runs the operation in this process, which outlives its victims. Each victim is killed at its point, and restarted before this
-    returns.
-
-    The operation has ended by then, with success or with an error.
+    """Runs an operation in this process, because it must survive the kills. Kills each victim when the operation reaches the victim's
+    point. Returns after the operation has ended, with success or with an error, and after the victims run again.
     """
     points = [
         (point, [victim for victim, _ in those]) for point, those in itertools.groupby(deaths, lambda each: each[1])
@@ -125,7 +123,9 @@ def broken_off(bench: KillBench, act: Callable[[KillBench], None], *deaths: tupl
 def test_backfill_repair_and_maintenance_are_right_when_source_and_engine_are_killed_equality(
     kill_bench: KillBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The differences that the repairs find were made after the backfills, which had restored all rows."""
+    """The backfills must restore the row that is deleted before them. Then the test deletes rows again, so that the repairs find
+    differences.
+    """
     monkeypatch.setenv(failpoints.VARIABLE, str(kill_bench.gates))
     kill_bench.settle()
     since = time.time()

@@ -51,8 +51,8 @@ def server_time(server: DatabaseServer) -> str:
 def test_a_time_and_a_gtid_set_are_reached_where_the_source_was_then(tmp_path: Path, mysql80: DatabaseServer) -> None:
     captured = Captured(tmp_path, mysql80)
     shop = captured.config.destinations["shop"]
-    # Begins a new binlog file, because earlier files may have creation times of other tests in the future. A search for a time in the
-    # second in which a file was created begins in the previous file.
+    # Begin a new binlog file, because other tests may have created files with times in the future. Then wait for the next second, because a
+    # search for the second of a file's creation begins in the previous file.
     begin_file(mysql80)
     created = server_time(mysql80)[: len("2026-01-01T00:00:00")]
     captured.insert([1])

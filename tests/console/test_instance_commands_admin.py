@@ -1,4 +1,4 @@
-"""Tests `sluice instance` if no engine runs: the log, the file of a destination, completion in the shell."""
+"""Tests `sluice instance` while no engine runs: how it shows the log, edits the file of a destination, and completes names in the shell."""
 
 from __future__ import annotations
 

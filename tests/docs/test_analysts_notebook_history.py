@@ -1,6 +1,5 @@
-"""Tests docs/analysts.ipynb: its cells run one after the other, over a lake that production code makes without Spark.
-
-The cells must print the output that the notebook shows.
+"""Tests docs/analysts.ipynb. Its cells run in order over a lake that production code writes without Spark, and must print the output that
+the notebook shows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Simulates a disk that loses everything that was not synced, to find out which files and names remain after a power failure.
+"""Simulates a power failure, to find out which files and names a disk would lose because they were not synced.
 
-Only `os.fsync` is patched. Of a file, the content at its last sync remains. Of a folder, the names at its last sync remain.
+Only `os.fsync` is patched. A file keeps the content of its last sync. A folder keeps the names of its last sync.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import pytest
 
 
 class Disk:
-    """A disk that knows files by their inodes, so that a rename changes only names. `root` existed before, and is on disk."""
+    """A simulated disk. It identifies files by their inodes, so that a rename changes only names. `root` exists from the beginning, and is
+    synced.
+    """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._root = root

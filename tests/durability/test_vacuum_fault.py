@@ -1,4 +1,6 @@
-"""Tests a VACUUM without retention that removes files which a merge has written and not committed yet: the batch is not acked."""
+"""Tests a VACUUM without retention that removes files of a merge before their commit. The sync after the commit reports this, so the batch
+is not acked.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from sluice.equality.source_side import BinlogEnd
 
 
 class NothingToWaitFor:
-    """Reports that everything is merged. This is for a table that nobody writes."""
+    """Reports that everything is merged, for comparisons of a table that nobody writes."""
 
     def wait(self, end: BinlogEnd, seconds: float) -> bool:  # noqa: ARG002
         return True

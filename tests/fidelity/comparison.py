@@ -41,7 +41,7 @@ def printed(value: Any, declared: str) -> Any:
 
 
 def expected(raw: bytes | None, declared: str, zero_dates: str = "null") -> Any:
-    """Converts what SELECT printed to the form of `printed`. `raw` are the bytes that the client received."""
+    """Returns what SELECT printed, in the form in which `printed` returns a staged value. `raw` are the bytes that the client received."""
     base = base_of(declared)
     if raw is None or base in BYTE_STRINGS:
         return raw

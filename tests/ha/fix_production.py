@@ -72,7 +72,7 @@ class Reached:
 
 
 class Production:
-    """The processes, and the servers that all of them reach. A test can kill and stop each process."""
+    """All processes of the two engine hosts and of Dagster, with the servers that they reach. A test can kill or pause each process."""
 
     def __init__(self, root: Path, captured: Captured, reached: Reached) -> None:
         self.root, self.captured, self.reached, self.postgres = root, captured, reached, reached.postgres
@@ -285,7 +285,7 @@ class Production:
         return sum(commit.run == run.run_id for commit in commits)
 
     def stand_still(self, name: str) -> None:
-        """Stops an engine host, a part of Dagster, or Spark."""
+        """Pauses an engine host, a part of Dagster, or Spark with SIGSTOP. `go_on` continues the process."""
         os.kill(self._pid(name), signal.SIGSTOP)
 
     def go_on(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Tests three ZooKeeper nodes: if their leader dies, the holder renews the lease. Without a majority, nobody has the lease."""
+"""Tests a lease in three ZooKeeper nodes. If their leader dies, the holder renews its lease. If two nodes die, no host has the lease."""
 
 from __future__ import annotations
 
@@ -76,19 +76,19 @@ def test_ha_failover_of_three_zookeeper_nodes(ensemble: ZooKeeperEnsemble, tmp_p
 
 
 def _the_leader_dies(ensemble: ZooKeeperEnsemble, holder: Lease, standby: Lease) -> None:
-    """Two of three nodes elect another leader within the session. The holder renews the lease with a higher token, and nobody else can take
-    it.
+    """Kills the leader of the nodes. The other two nodes elect a leader before the session ends. The holder renews the lease with a higher
+    token, and no other host can take it.
     """
     leader, before = ensemble.leader, holder.token
     leader.kill()
-    # Until the holder's connection breaks, the holder rightly has the lease with the earlier token.
+    # Until the holder's connection breaks, the holder still has the lease with the earlier token. So the test waits for a higher token.
     wait_for("the holder has it again", lambda: succeeds(lambda: _acquired(holder)) and holder.token > before, 60)
     assert not succeeds(lambda: _acquired(standby))
     leader.start()
 
 
 def _no_majority(ensemble: ZooKeeperEnsemble, meta: MetaManager, holder: Lease, standby: Lease) -> None:
-    """A host that gets no answer holds nothing, long before another host may take the lease."""
+    """Kills two nodes, so that the holder gets no answer and loses its lease. The standby cannot take the lease until the nodes run."""
     before = holder.token
     gone = [node for node in ensemble.nodes if node.mode() != "leader"]
     for node in gone:

@@ -30,7 +30,7 @@ class Writer:
             )
 
     def write(self, text: str, log: Path, size: int) -> None:
-        """Lets the process write, and waits until the log has a size."""
+        """Lets the process write `text`, and waits until the log has at least `size` bytes."""
         stdin: IO[str] = self.process.stdin  # type: ignore[assignment]  # a pipe
         stdin.write(text)
         stdin.flush()

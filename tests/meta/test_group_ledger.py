@@ -1,4 +1,4 @@
-"""Tests the ledger of a group: one record has a position per member. Other ledgers are written as before there were groups."""
+"""Tests the ledger of a group: one record has the positions of all members. A ledger without a group has none of the fields of groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the chosen source with a ledger in files: the file is the record."""
+"""Tests the record of the chosen source if the ledger is in files. Then the file in the destination's folder is the only record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluice.cdc_engine.source.in_use import address_chosen, use
 
 
 def test_a_check_of_the_choice_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, the check wrote back what it had read, and so undid a switch that happened in between."""
+    """In an earlier version, the check wrote back what it had read. So it undid a switch to another source that happened in between."""
 
     def refuses(*_: object) -> None:
         raise AssertionError("written")

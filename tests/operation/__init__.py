@@ -1,1 +1,1 @@
-"""Tests of the endpoint for Prometheus and of alarms."""
+"""Tests the endpoint for Prometheus, and the alarms that are sent by webhook or mail."""

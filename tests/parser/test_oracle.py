@@ -1,4 +1,6 @@
-"""Compares the same binlog read by mysql-replication and by the parser: the same row events, byte for byte, at the same positions."""
+"""Compares the parser with mysql-replication on the same binlog: both must return the same row events, byte for byte, at the same
+positions.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ SEED = 20
 
 
 def traffic(server: DatabaseServer) -> None:
-    """Transactions of every shape: several tables, many rows, savepoints, rollbacks, tables without transactions, DDL between."""
+    """Runs transactions of many forms: with several tables, many rows, savepoints, rollbacks, tables without transactions, and DDL
+    statements between them.
+    """
     chance = random.Random(SEED)  # noqa: S311  the same traffic every time
     run(
         server,
@@ -70,7 +74,9 @@ def traffic(server: DatabaseServer) -> None:
 
 
 def through_the_library(server: DatabaseServer, file: str, offset: int) -> tuple[list[tuple[Any, ...]], int]:
-    """Returns (file, table, kind, bytes of the body) of each row event, and the number of transactions that ended."""
+    """Reads the binlog with mysql-replication. Returns (file, table, kind, bytes of the body, position) of each row event, and the number
+    of transactions that ended.
+    """
     stream = BinLogStreamReader(
         connection_settings={"host": "127.0.0.1", "port": server.port, "user": "root"},
         server_id=99,
@@ -110,7 +116,7 @@ def test_the_row_events_are_those_of_mysql_replication(mysql80: DatabaseServer) 
         statements = len(capture.history.statements)
     assert len(expected) > 300
     assert [(e.file, e.table, e.kind, e.body, e.position) for e in found] == expected
-    # Each beginning of a file adds two positions for the cursor.
+    # Each beginning of a file adds two entries without rows, which move the cursor and count as transactions.
     beginnings = 2 * (len({event.file for event in found}) - 1)
     assert capture.parser.counters.transactions == transactions + statements + beginnings
 
@@ -133,8 +139,8 @@ def lies_in_its_file(event: RowEvent, folder: Path) -> bool:
 
 
 def test_mariadb_row_events_are_those_of_its_files(mariadb114: DatabaseServer) -> None:
-    """The library cannot read MariaDB's stream to its end, so the test compares with the file itself. If the stream is read twice, the
-    positions are the same.
+    """mysql-replication cannot read MariaDB's stream to its end, so the test compares with the binlog files. The parser reads the stream
+    twice, and must report the same positions.
     """
     run(mariadb114, "DROP DATABASE IF EXISTS shop", "CREATE DATABASE shop")
     run(mariadb114, "CREATE TABLE shop.orders (id INT PRIMARY KEY, note LONGTEXT)")
@@ -157,7 +163,7 @@ def test_mariadb_row_events_are_those_of_its_files(mariadb114: DatabaseServer) -
 
 
 def rows_of_files(folder: Path, files: set[str]) -> list[bytes]:
-    """Bodies of all row events of binlog files, by a walk over the headers."""
+    """Returns the bodies of all row events in these binlog files, found by the lengths in the event headers."""
     bodies = []
     for name in sorted(files):
         data, at = (folder / name).read_bytes(), 4

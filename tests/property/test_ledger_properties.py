@@ -82,6 +82,6 @@ def test_promises_hold_under_any_order(moves: list[tuple[str, int]]) -> None:
         assert not deliveries & handed_out
         handed_out |= deliveries
         positions = [ledger.cursor, *(each.end for each in ledger.outstanding)]
-        # The batches that wait have no gap and no overlap.
+        # The first batch in flight starts at the cursor, and each batch starts at the end of the batch before.
         assert [each.start for each in ledger.outstanding] == positions[:-1]
         assert ledger_from_text(ledger_to_text(ledger), "shop") == ledger

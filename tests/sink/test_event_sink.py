@@ -1,4 +1,4 @@
-"""Tests the sink: what it drops, what it joins, and how empty transactions still move the cursor."""
+"""Tests the sink: which row events it removes, which blocks it joins, and how empty transactions still move the cursor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MANY = 1 << 40
 
 
 class RecordingStore(MemoryEventStore):
-    """The real store, which also records the blocks that were put into it."""
+    """A real store that also records the blocks that the sink puts into it."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -61,8 +61,8 @@ def source() -> Source:
 def test_rows_of_a_table_that_stopped_for_the_lake_are_the_other_readers(
     store: RecordingStore, source: Source, *, keeps_stopped: bool
 ) -> None:
-    """Defect 17: these rows were no longer in any stream. The store has these rows only if consumers read it, so otherwise they use no
-    memory.
+    """Defect 17: if a table was stopped for the lake, its rows were missing in the streams of consumers too. The store keeps these rows
+    only if consumers read the store, so that otherwise they use no memory.
     """
     source.tables.append(dataclasses.replace(ORDERS, stopped=True))
     others = Window(START, bytes_max=MANY)
@@ -124,7 +124,9 @@ def test_a_table_is_judged_again_when_the_tables_are_others(
 
 
 def test_a_consumers_own_stream_keeps_the_rows_that_the_live_one_keeps(source: Source) -> None:
-    """A position within a transaction counts row events. These include events of tables whose rows change other rows below the binlog."""
+    """A consumer's position within a transaction is a number of row events. So both streams must keep the same row events, including those
+    of tables that are read only because of foreign keys.
+    """
     cascade = Cascade(name="c", parent=("shop", "audit"), child=("shop", "orders"), columns=("a",), referenced=("id",))
     source.tables = [ORDERS, dataclasses.replace(AUDIT, watched=True, cascades=(cascade,)), OTHER]
     block, tables = source.block([6], table=[1, 2, 0, 0, 2, 1]), CapturedTables([TableFilter(r"shop\.orders")])
@@ -148,7 +150,7 @@ def test_empty_transactions_are_thinned_out_by_event_time(
     for _ in range(3):
         sink.accept(source.block([1, 1], table=1))
         source.time_us += 2 * SECOND_US
-    # The first ever passes, its last transaction alone.
+    # The first empty block goes to the store, reduced to its last transaction.
     assert [block.start_gtid_set for block in store.blocks] == [gtid_set(1)]
     sink.accept(source.block([1], table=1))
     assert len(store.blocks) == 2

@@ -1,4 +1,6 @@
-"""Snapshots and time searches read a real replica: never rows older than the stream's position, and only where GTIDs show how far it is."""
+"""Tests snapshots and searches by time that read a replica (`reader`). A snapshot waits until the replica has executed the stream's
+position. This needs GTIDs, which show how far the replica is.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,7 @@ def test_a_snapshot_reads_a_replica_once_it_shows_the_position(pair: Pair, tmp_p
     pair.wait_until_replicated(pair.second)
     run(pair.second, "STOP SLAVE SQL_THREAD")
     pair.write(pair.first)
-    # Only the replica has this row, so the row shows which of the two is read.
+    # Only the replica has this row, so the row shows that the snapshot reads the replica.
     run(pair.second, "SET sql_log_bin = 0", f"INSERT INTO {DATABASE}.numbers VALUES (-1)")
     position = position_of(pair)
     with table(pair) as reader:
@@ -187,17 +189,17 @@ def only(server: DatabaseServer, original: object) -> object:
     return init
 
 
-# Each test has times of its own, because the servers keep the others' binlog.
+# Each test uses other times, because the binlog of the servers still has the rows of the previous tests.
 BASES = itertools.count(2_000_000_000, 1000)
 
 
 def parts(gtid_set: str) -> list[str]:
-    """Returns the elements of a set, which MariaDB lists in any order."""
+    """Returns the sorted parts of a GTID set, because MariaDB lists them in any order."""
     return sorted(gtid_set.split(","))
 
 
 def row(pair: Pair, number: int, moment: int) -> str:
-    """Writes a row that commits at a time. Returns what the source has executed then."""
+    """Writes a row whose commit time is `moment`, in seconds. Returns the executed set of the source after the write."""
     times = [f"SET TIMESTAMP = {moment}"]
     times += [] if pair.mariadb else [f"SET original_commit_timestamp = {moment * SECOND_US + 1}"]
     run(pair.first, *times, f"INSERT INTO {DATABASE}.notes VALUES ({number})")
@@ -222,7 +224,7 @@ def test_a_file_that_begins_later_by_the_clock_of_the_replica_hides_no_transacti
     before = source_facts(pair.config.destinations["shop"]).executed
     row(pair, 1, base + 10)
     wait_for("replicated", lambda: requested(pair.second, f"SELECT COUNT(*) FROM {DATABASE}.notes") == [(1,)])
-    # The clock of the replica is behind, so its file begins before the transaction of the file before.
+    # The clock of the replica is behind. So the new file has an earlier creation time than the last transaction in the previous file.
     run(pair.second, f"SET TIMESTAMP = {base + 5}", "FLUSH BINARY LOGS")
     row(pair, 2, base + 20)
     assert parts(searched(pair, base + 8).gtid_set) == parts(before)

@@ -1,7 +1,7 @@
-"""Tests that rows that lack columns are followed from key to key: the staged columns of each image are enough to find its row in the lake.
+"""Tests staged rows that lack columns and whose keys change: the staged columns of each image are enough to find its row in the lake.
 
-A table as a dictionary writes a history. The end state is computed from the staged images alone, as `spark_jobs/merging/fold_partial.py`
-does.
+The tests simulate the source table with a dictionary, and compute the end state from the staged images alone, as
+`spark_jobs/merging/fold_partial.py` does.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ STEPS = st.lists(
 
 @dataclasses.dataclass
 class Source:
-    """The table of MySQL, and the row events of its changes. `whole`: whether the events have all columns."""
+    """A simulated MySQL table, and the row events of its changes. If `whole` is set, the images of an event have all columns."""
 
     rows: dict[str, Row]
     events: list[Change] = dataclasses.field(default_factory=list)
@@ -79,7 +79,7 @@ class Source:
 
 
 def staged(events: list[Change], folder: Path) -> tuple[list[Row], int]:
-    """Returns the rows of the staged file, and the moves of its segment."""
+    """Returns the rows of the staged file, and how many of its images changed a key and lack columns."""
     given_block = block([(TABLE, event.kind, partial_event(TABLE, [event])) for event in events])
     writer = SegmentWriter(folder / "t.parquet", RowDecoder(TABLE))
     for batch in writer.decoder.chunks(given_block, np.arange(len(events))):
@@ -137,7 +137,9 @@ def test_rows_before_the_first_that_lacks_columns_share_its_segment_fidelity(
 
 
 def test_a_million_keys_that_move_are_followed_fidelity() -> None:
-    """Every key changes to the next one, so each key is left and used again, and the tables of keys grow."""
+    """Each row gets the key that the previous row has just left. So every key is left and used again, and the tables of keys in memory are
+    enlarged.
+    """
     schema = RowDecoder(TABLE).partial_schema
     moves, count, first = Moves(schema, TABLE.key), 1 << 14, 1
     last: Any = None

@@ -1,4 +1,6 @@
-"""Tests everything that stages the batches of a destination with one suite: the promises of `ports.Stager` to the hand-out."""
+"""Tests that every implementation of `ports.Stager` keeps what the hand-out of batches relies on. The same tests run for each
+implementation.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ def test_what_is_staged_is_whole_and_described(make: Make, meta: MemoryLedger, t
 def test_fault_a_process_that_stages_a_batch_late_leaves_the_files_of_the_next_process(
     make: Make, meta: MemoryLedger, tmp_path: Path
 ) -> None:
-    """The first process stood still, and another took the destination over and handed out the same changes with the same numbers."""
+    """The first process paused for so long that a second process took the destination over. The second process handed out the same changes
+    with the same batch number and delivery.
+    """
     part, (first, second) = orders(1, 2, 3), (make(tmp_path, meta) for _ in range(2))
     there = second(part, record(part), no_more)
     late = first(part, record(part), no_more)

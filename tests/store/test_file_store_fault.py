@@ -37,7 +37,7 @@ class Restarts:
         return open_store(self.plan, ledger, lambda: self.cursor)
 
     def take(self, store: MemoryEventStore, events: int = MANY) -> list[int]:
-        """Takes the next batch, and acks it in ledger and store."""
+        """Returns the row events of the next batch, and acks the batch in the ledger and the store."""
         batch = store.get(MANY, events)
         assert batch.end is not None
         self.cursor = batch.end
@@ -112,7 +112,9 @@ def test_fault_a_torn_tail_is_removed_after_the_last_whole_transaction(
 def test_fault_what_follows_a_torn_tail_is_never_taken_for_what_was_written_before(
     shop: Restarts, source: Source
 ) -> None:
-    """The old bytes stay after the end of the valid part. The next start writes into another file."""
+    """The test damages the last record of the newest file. The bytes of this record stay in the file, so the next start writes into another
+    file.
+    """
     stored(shop, source)
     with shop.files()[-1].open("r+b") as file:
         file.seek(-200, os.SEEK_END)
@@ -158,7 +160,7 @@ def test_fault_what_does_not_fit_the_ledger_is_read_again_where_the_source_has_i
 
 
 def test_fault_a_ledger_that_is_ahead_of_the_files_starts_them_again(shop: Restarts, source: Source) -> None:
-    """The files have nothing that waits, so the source is not queried."""
+    """All events in the files are acked, so the files are discarded without a query whether the source still has them."""
     stored(shop, source)
     shop.lost = PURGED
     shop.cursor = BEYOND
@@ -192,8 +194,8 @@ HUGE_BLOCKS, BLOCK_EVENTS, RING_EVENTS = 10, 100, 150
 
 
 def huge(shop: Restarts, source: Source, kind: str) -> MemoryEventStore:
-    """Stores a transaction of ten blocks, although the ring has space for two. Before it is a small one, which is acked only when all
-    blocks are stored.
+    """Stores a small transaction, and then a transaction of ten blocks, although the ring has space for two. The small transaction is acked
+    only after all blocks are stored.
     """
     shop.plan = dataclasses.replace(shop.plan, kind=kind, events_max=RING_EVENTS)
     store = shop.open()
@@ -207,7 +209,7 @@ def huge(shop: Restarts, source: Source, kind: str) -> MemoryEventStore:
 
 @pytest.mark.parametrize("kind", ["file", "mixed"])
 def test_a_huge_transaction_is_written_once(shop: Restarts, source: Source, kind: str) -> None:
-    """The ring refers to the blocks in the log. `spill` has no second copy of them."""
+    """The store refers to the blocks in the segment log, and writes no second copy into `spill`."""
     store = huge(shop, source, kind)
     batch = store.get(MANY, MANY)
     wanted = list(range(2, 2 + HUGE_BLOCKS * BLOCK_EVENTS))
@@ -222,7 +224,7 @@ def test_a_huge_transaction_is_written_once(shop: Restarts, source: Source, kind
 
 
 def test_a_huge_transaction_is_written_once_while_nothing_else_waits(shop: Restarts, source: Source) -> None:
-    """The blocks of the transaction go into the ring when they are put. No reader reads them from the files."""
+    """No other batch waits, so the blocks go into the ring at once. The store must still not write a second copy into `spill`."""
     shop.plan = dataclasses.replace(shop.plan, events_max=RING_EVENTS)
     store = shop.open()
     for _ in range(HUGE_BLOCKS):
@@ -273,7 +275,7 @@ def test_fault_a_full_disk_says_so_and_loses_nothing(
 def test_fault_a_disk_that_does_not_sync_leaves_nothing_half_done(
     shop: Restarts, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Events that were stored or handed out in spite of an error would arrive twice or never."""
+    """If a sync fails, the events must be neither stored nor handed out. Otherwise they would arrive twice or never."""
     store = shop.open()
     store.put(source.block([1]))
     block = source.block([1])

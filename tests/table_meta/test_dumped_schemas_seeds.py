@@ -1,4 +1,4 @@
-"""Schemas of a dump: statements, their databases, and what is not a table."""
+"""Tests the schemas that are read from a dump: where statements end, to which database each table belongs, and what is not a table."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def test_statements_end_where_the_dump_says() -> None:
 @pytest.mark.found
 @pytest.mark.parametrize(("other", "column"), [("t", "second"), ("a.t", "first")])
 def test_a_table_like_another_one_has_the_columns_of_the_table_in_the_named_database(other: str, column: str) -> None:
-    """Defect 92: the first table of the name gave its columns, whatever its database was."""
+    """Defect 92: CREATE TABLE … LIKE used the columns of the first table with this name in the dump, even if that table was in another
+    database.
+    """
     dump = f"""
         CREATE DATABASE `a`;
         USE `a`;

@@ -1,4 +1,4 @@
-"""Tests that the Spark server runs Delta with our settings, and that neither stop nor kill leaves a process."""
+"""Tests that the Spark server runs Delta with Sluice's settings, and that no process remains after the server is stopped or killed."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -67,7 +67,9 @@ def test_a_new_python_worker_has_the_packages_of_small_merges(session: SparkSess
 
 
 def test_a_python_worker_imports_nothing_from_zip_files(session: SparkSession) -> None:
-    """Each task would read the list of files in Spark's zip files and its jar again, once for each importer of them."""
+    """If a worker imported from zip files, each task would read the file lists of Spark's zip files and its jar again, once for each
+    importer.
+    """
 
     def work(batches: Iterable[Any]) -> Iterable[Any]:
         import sys  # noqa: PLC0415
@@ -96,7 +98,7 @@ def test_a_python_worker_imports_nothing_from_zip_files(session: SparkSession) -
 def test_only_a_local_spark_starts_workers_by_sluice(
     tmp_path: Path, file: str, more: dict[str, str], is_local: bool
 ) -> None:
-    """The executors of a cluster have the packages of small merges, but not Sluice."""
+    """Only a local Spark can start Python workers with Sluice's daemon, because the executors of a cluster do not have Sluice."""
     settings = tmp_path / "spark-defaults.conf"
     settings.write_text(f"spark.ui.enabled false\n{file}\n")
     server = SparkConnectServer(None, tmp_path / "spark", settings=ServerSettings(settings, more))

@@ -1,4 +1,6 @@
-"""Values as the binary protocol sends them become what they say, of every precision and fraction; by Python's own decimals and dates."""
+"""Tests that values of a query result are decoded correctly, for every precision and fraction. The expected values are decimals and dates
+of Python.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ FIRST_INSTANT, LAST_INSTANT = dt.datetime.fromisoformat("1970-01-01 00:00:01"), 
 
 
 def finished(column: Column, sent: Sequence[bytes | None], zero_dates: str = "null") -> list[Any]:
-    """Returns the values as the column's type converts them. The values are apart in a buffer."""
+    """Returns the values as the decoder of the column's type converts them. Other bytes separate the values in the buffer."""
     buffer = bytearray(b"\xff")
     starts, sizes = [], []
     for value in sent:
@@ -41,7 +43,7 @@ def column_of(code: TypeCode, metadata: int, declared: str) -> Column:
 
 
 def moment(value: dt.datetime | dt.date) -> bytes:
-    """Returns the value as short as the server sends it."""
+    """Returns the value in the shortest form of the binary protocol, as the server sends it."""
     date = struct.pack("<HBB", value.year, value.month, value.day)
     if not isinstance(value, dt.datetime):
         return date
@@ -105,7 +107,7 @@ def test_instants_are_utc_snapshot(moments: list[dt.datetime], digits: int) -> N
 
 
 def test_an_instant_that_cannot_be_is_refused_snapshot() -> None:
-    """The instant is before 1970. No session in UTC sends such an instant."""
+    """The value is before 1970. A server never sends such a value to a session with time zone UTC."""
     with pytest.raises(ValueRefusedError):
         finished(column_of(TypeCode.TIMESTAMP2, 0, "timestamp"), [moment(FIRST_INSTANT - dt.timedelta(days=1))])
 

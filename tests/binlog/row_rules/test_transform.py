@@ -1,4 +1,4 @@
-"""Transforms over decoded row events and rows that were read: what the function gets and may return, and what stops the table by name."""
+"""Tests transforms of row events and of rows from snapshots: what the function gets and may return, and which results stop the table."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def decoded(
 
 
 def stops(function: Function, **fields: Any) -> str:
-    """Returns the reason why a table stops at its first row."""
+    """Applies a transform whose first row stops the table, and returns the reason of the stop."""
     with pytest.raises(TableStoppedError) as stopped:
         decoded(RowRules(transform=transform(function, **fields)), (INSERT, [(1, 5, "a"), (2, 6, "b")]))
     assert stopped.value.state == "TRANSFORM_FAILED"
@@ -118,7 +118,9 @@ def test_columns_and_types_follow_what_the_function_returns_for_no_rows() -> Non
 def test_a_row_is_the_same_by_the_stream_and_by_a_snapshot(
     rows: list[tuple[int | None, str | None]], condition: str, drops: bool
 ) -> None:
-    """This holds whichever rows are in one batch together, because buffered changes and chunks of one table must fit together."""
+    """A transformed row does not depend on the other rows in its batch. Otherwise, the chunks of a snapshot and the buffered changes would
+    not fit together.
+    """
 
     def both(batch: pa.RecordBatch) -> pa.RecordBatch:
         result = doubled(batch)
@@ -237,7 +239,7 @@ def raises(_: pa.RecordBatch) -> Any:
 
 
 def late(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns another type as soon as there are rows."""
+    """A transform that returns another type for rows than for an empty batch."""
     kind = pa.int64() if not rows.num_rows else pa.int32()
     return pa.record_batch({"note": rows["note"], "size": pc.cast(rows["amount"], kind)})
 
@@ -356,7 +358,9 @@ def test_a_client_or_a_broker_does_not_get_rows_as_the_source_has_them() -> None
 
 
 def test_the_settings_of_rules_without_a_transform_equal_those_of_older_versions() -> None:
-    """Digests of these texts are stored. Other texts would re-snapshot every table with rules after an upgrade."""
+    """Digests of these settings are stored. If the settings of unchanged rules had another form after an upgrade, every table with rules
+    would be re-snapshotted.
+    """
     rules = RowRules(condition="a = 1", masks=(ColumnMask(column="b", kind="null"),))
     assert rules.as_settings() == {
         "condition": "a = 1",

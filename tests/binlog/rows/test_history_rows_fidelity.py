@@ -1,4 +1,6 @@
-"""Finds the images of a system-versioned table that belong to its current rows."""
+"""Tests which images of a system-versioned table of MariaDB belong to current rows. The other images belong to historical rows, which are
+not staged.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ NEVER, LATER, ENDED = "7fffffff0f423f", "ffffffff0f423f", "6b028b02085b29"
 
 
 def shown(images: list[tuple[Operation, str]], *, keyed: bool) -> list[tuple[int, Operation]]:
-    """Returns number and operation of the images that remain. An empty time means that the image leaves the column out."""
+    """Returns the number and the operation of each image of a current row. `images` has the operation and the ROW END of each image. ROW
+    END is empty if the image omits this column.
+    """
     buffer = np.frombuffer(bytes.fromhex("00" * 7 + "".join(time for _, time in images)), np.uint8)
     starts = np.cumsum([7, *(len(time) // 2 for _, time in images[:-1])]).astype(np.int64)
     starts[[not time for _, time in images]] = -1

@@ -1,4 +1,4 @@
-"""Kernels print binary JSON as the reader in Python does, and never read beyond the bytes of a damaged value."""
+"""Tests that kernels print binary JSON as the Python reader does, and never read beyond the bytes of a damaged value."""
 
 from __future__ import annotations
 
@@ -179,7 +179,9 @@ PLAIN = plain(little_endian, doubles, print_numbers, print_values, containers, p
 
 
 def print_plainly(data: bytes, room: int) -> str | int:
-    """Returns the text of a document that is between other bytes, or why there is none."""
+    """Prints a document with the kernels as plain Python functions, which check every access to a buffer. Returns the text, or the status
+    if the document cannot be printed.
+    """
     out, offsets = GuardedRoom(room), [0, 0]
     stack = np.full(containers.STACK_SHAPE, -1, np.int64)
     with np.errstate(over="ignore"):
@@ -212,7 +214,7 @@ def test_garbage_is_never_read_outside(data: bytes) -> None:
         assert expected(data) is None
 
 
-# A value of every kind, so that each check of a kernel has a byte whose damage it must meet.
+# Contains a value of every kind, so that the test can damage a byte for each check of the kernels.
 EVERY_KIND: dict[str, Any] = {
     "a": [None, True, 1.5, -1e300, "x\n", integer(5, -7), integer(7, 70_000), integer(10, 1 << 63)],
     "bb": opaque(TypeCode.NEWDECIMAL, packed_decimal(Decimal("-1234567890123.0450"))),

@@ -1,1 +1,1 @@
-"""Tests of positions that a broker commits together with the messages: each message arrives once."""
+"""Tests brokers that commit the position together with the messages, so that each message arrives once."""

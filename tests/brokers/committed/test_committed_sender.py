@@ -1,5 +1,5 @@
-"""Tests that a broker that commits positions gets each message once, wherever the sender is killed and whatever batches it makes
-afterwards.
+"""Tests brokers that commit the position together with the messages. Each message must arrive once, even if the sender is killed and makes
+other batches afterwards.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class NumberCodec:
 
 
 class CommittingBroker(MemoryBroker):
-    """Commits a batch as a whole. `fails_after`: returns whether a commit that succeeded is reported as failed."""
+    """A broker that commits the messages and the position of a batch together. If `fails_after` returns True, a commit that succeeded
+    raises an error.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +86,7 @@ def test_broker_whose_commit_gets_no_answer_is_queried_for_its_position() -> Non
 
 
 def test_broker_is_queried_again_for_a_service_that_began_at_an_older_cursor() -> None:
-    """The engine started again in the same process, and the connection to the broker stayed open."""
+    """The engine restarts in the same process, with a new service, while the sender keeps its connection to the broker."""
     broker, services = CommittingBroker(), [service_at(0), service_at(0)]
     current = iter([services[0], services[1], services[1]])
     sender: BrokerSender[Numbers] = BrokerSender(
@@ -108,7 +110,7 @@ def test_broker_position_is_compared_again_if_a_batch_is_acked_during_the_compar
     committed: int, moves_to: int | None
 ) -> None:
     class Acking(NumberCodec):
-        """Acks what waits while a position is compared for the first time."""
+        """Acks the waiting batch while a position is compared for the first time."""
 
         def later(self, acked: At, text: str) -> At | None:
             if service.line.waiting:

@@ -10,7 +10,7 @@ import pytest
 from sluice.cdc_engine.config import load_config
 from sluice.console.canal_import.convert import Imported, import_canal
 
-# Each key of canal.properties, with a value that says something where the file has none.
+# Each key of canal.properties. If the file of Canal has no value for a key, the value here has an effect.
 SERVER = {
     "canal.ip": "127.0.0.1", "canal.register.ip": "10.0.0.1", "canal.port": "11111", "canal.metrics.pull.port": "11112",
     "canal.user": "canal", "canal.passwd": "E3619321C1A937C46A0D8BD1DAC39F93B27D4458",
@@ -89,7 +89,7 @@ def imported(root: Path, server: dict[str, str], instance: dict[str, str], name:
 
 
 def reported(found: Imported, key: str) -> set[str]:
-    """Returns the kinds of the reported sentences that name the key."""
+    """Returns the kinds of findings that name the key: "taken", "left" or "no_meaning"."""
     named = re.compile(rf"(?<![\w.]){re.escape(key)}(?![\w]|\.\w)")
     kinds = ("taken", "left", "no_meaning")
     said = {
@@ -132,7 +132,7 @@ def test_every_key_of_canals_own_files_is_reported(tmp_path: Path, mode: str) ->
 def test_a_key_that_says_what_canal_does_by_itself_has_no_meaning_and_another_value_is_not_carried_over(
     tmp_path: Path, key: str, usual: str, other: str
 ) -> None:
-    """Test for defect 20: the value of a key decides whether its omission changes anything."""
+    """Test for defect 20: a key that is not imported is reported as without meaning only if its value is the usual one."""
     assert reported(imported(tmp_path / "usual", {}, {key: usual}), key) == {"no_meaning"}
     assert "left" in reported(imported(tmp_path / "other", {}, {key: other}), key)
 

@@ -109,7 +109,9 @@ def test_history_commits_of_one_hand_out_are_one_interval_and_anothers_stand_alo
 
 
 class Rows:
-    """Versions of one row: version → its order key and value; None: not there; a version below `first` is gone."""
+    """Simulates the lake for one row. `rows` has the order key and the value of the row at each table version, or None if the row does not
+    exist. Versions below `first` were removed.
+    """
 
     def __init__(self, rows: dict[int, tuple[int, str] | None], first: int = 0) -> None:
         self.rows, self.first = rows, first

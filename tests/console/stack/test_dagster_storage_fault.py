@@ -1,4 +1,6 @@
-"""Removes Dagster's storage while Dagster runs: `status` reports this at once, and `up` repairs it."""
+"""Tests what Sluice reports about Dagster's storage and daemon: whether the storage was removed, whether the daemon runs, and the size of
+the storage.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def test_fault_a_storage_that_was_wiped_is_reported_with_what_to_do(home: Path, 
 
 @pytest.mark.found
 def test_a_daemon_that_runs_is_not_reported_as_away(home: Path) -> None:
-    """Defect 29: "Dagster's daemon does not run" was reported although the daemon ran. Its ticks did not reach the engine."""
+    """Defect 29: "Dagster's daemon does not run" was reported although the daemon ran. Only its ticks did not reach the engine."""
     now = 1_800_000_000.0
     assert "no heartbeat" in daemon_sentence(home, now)
     with dg.DagsterInstance.from_config(str(home)) as instance:
@@ -57,7 +59,7 @@ def test_a_daemon_that_runs_is_not_reported_as_away(home: Path) -> None:
 
 
 def test_the_size_is_that_of_all_files(home: Path) -> None:
-    """The size includes the files of runs. It is unknown if the storage is not in files."""
+    """The size includes the files of runs. If the storage is in a database, the size is unknown."""
     before = storage_bytes(home)
     assert before
     (home / "history" / "runs" / "a-run.db").write_bytes(b"x" * 1000)

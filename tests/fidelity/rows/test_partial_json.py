@@ -1,5 +1,5 @@
-"""Tests JSON that is changed with binlog_row_value_options=PARTIAL_JSON, with which updates log differences of documents: the staged rows
-equal SELECT.
+"""Tests updates of JSON columns with binlog_row_value_options=PARTIAL_JSON. The server then logs only the differences of the values. The
+staged rows must equal SELECT.
 """
 
 from __future__ import annotations
@@ -143,7 +143,9 @@ def selected_as_they_are(server: DatabaseServer, table: str) -> list[tuple[Any, 
 def test_differences_from_documents_that_minimal_images_leave_out_stop_their_table_fidelity(
     mysql80: DatabaseServer, tmp_path: Path
 ) -> None:
-    """A document that is logged as a whole is accepted. But the server logs differences although it leaves the previous document out."""
+    """With binlog_row_image=MINIMAL, the server leaves the previous document out, but still logs differences to it. This stops the table.
+    An update that logs the whole document does not stop it.
+    """
     pipeline = pipeline_with(mysql80, tmp_path, "partial_minimal", DOCS, DOCS.replace("docs", "fine"))
     fine = ROWS.replace("docs", "fine")
     minimal = "SET binlog_row_image = MINIMAL"

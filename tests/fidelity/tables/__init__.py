@@ -1,1 +1,1 @@
-"""Tables that are bound to others, change names, or keep their past."""
+"""Tests tables that foreign keys connect, tables that are renamed or imported, shards, and system-versioned tables."""

@@ -1,4 +1,4 @@
-"""Tables that change names, from real servers to the lake: under each name there is what SELECT answers."""
+"""Tests renames of tables from real servers to the lake: each lake table must have the rows that SELECT returns for its name."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def begun(server: DatabaseServer, folder: Path, *more: str) -> Pipeline:
 
 
 class Play:
-    """Executes random statements, and knows which table has which name."""
+    """Generates random statements, and records which table has which name now."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)  # noqa: S311  a play, no secret
@@ -86,7 +86,7 @@ class Play:
             yield f"ALTER TABLE {names[0]} {also}RENAME TO {free}"
             self.names[free] = self.names.pop(names[0])
             return
-        # The names rotate in a circle, or a table gets a free name.
+        # Rename several tables in a circle, or the first one to a free name and each other one to the previous table's name.
         last = self.chance.choice(("t", free)) if len(names) > 1 else free
         pairs = [(names[0], "t"), *((name, before) for before, name in itertools.pairwise(names))]
         pairs.append(("t", names[-1] if last == "t" else last))
@@ -108,7 +108,9 @@ def plain(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 class Replayed:
-    """What batches make of a lake, as docs/architecture.md describes it: rows by key, or each row as often as it exists."""
+    """Computes the rows of a lake from staged batches, as docs/architecture.md describes it. Tables with a key have one row per key. Other
+    tables have each row with the number of its copies.
+    """
 
     def __init__(self) -> None:
         self.tables: dict[str, dict[Any, tuple[dict[str, Any], int]]] = {}
@@ -154,7 +156,7 @@ class Replayed:
 def test_ddl_random_renames_are_in_the_staged_batches(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """The test uses no Spark, so it can execute many statements."""
+    """The test computes the lake in Python without Spark, so that it can execute many statements in a short time."""
     source: DatabaseServer = request.getfixturevalue(server)
     alone = 0
     for seed in range(8):
@@ -172,7 +174,9 @@ def test_ddl_random_renames_are_in_the_staged_batches(
 
 
 def lake_rows(path: Path, columns: list[str], *, log: bool) -> Rows:
-    """Returns the columns that the source has. The lake also keeps dropped columns."""
+    """Returns the rows of a Delta table, with the columns that the source has now, because the lake also keeps dropped columns. If `log` is
+    set, the table is a change log.
+    """
     delta = deltalake.DeltaTable(str(path))
     found = deltalake.QueryBuilder().register("t", delta).execute("SELECT * FROM t").read_all()
     rows: Rows = Counter()
@@ -217,7 +221,9 @@ def test_ddl_identity_renamed_tables_are_in_the_lake(
     spark_server: SparkConnectServer,
     tmp_path: Path,
 ) -> None:
-    """Each batch is delivered twice. Then everything is read and merged again from the beginning, into the existing tables."""
+    """The test merges each batch twice. Finally it reads the binlog again from the beginning, and merges everything into the existing
+    tables. The lake must stay the same.
+    """
     source: DatabaseServer = request.getfixturevalue(server)
     parent = "CREATE TABLE p (id int PRIMARY KEY)"
     child = "CREATE TABLE c (id int PRIMARY KEY, p_id int, FOREIGN KEY (p_id) REFERENCES p (id) ON DELETE CASCADE)"

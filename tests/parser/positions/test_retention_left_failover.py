@@ -1,4 +1,6 @@
-"""Tests when the binlog that a position needs may be purged: by age, by the size of all files, or never."""
+"""Tests the retention left of a position: when the source may purge the binlog file that contains the position, and whether the file is
+gone. The source purges by age, by the size of all files, or never.
+"""
 
 from __future__ import annotations
 

@@ -23,12 +23,14 @@ def field(kind: int, value: int) -> bytes:
 
 
 def inner(*events: bytes) -> bytes:
-    """Events of a factory without checksums, as they lie in a payload."""
+    """Joins events into the content of a payload. The events must be built without checksums."""
     return b"".join(events)
 
 
 def payload(make: EventFactory, content: bytes, size: int | None = None, method: int = 0, tail: bytes = b"") -> bytes:
-    """Returns a TRANSACTION_PAYLOAD event with `content`. `size` is the size that it states. `tail` follows the compressed bytes."""
+    """Returns a TRANSACTION_PAYLOAD event with `content`. `size` is the uncompressed size in the event's header fields. `tail` is appended
+    to the compressed bytes.
+    """
     packed = pa.Codec("zstd").compress(content, asbytes=True) if method == 0 else content
     packed += tail
     fields = field(2, method) + field(3, len(content) if size is None else size) + field(1, len(packed))
@@ -45,8 +47,8 @@ def within(events: int = 1, rows: int = 1, content: bytes = b"\x01\x01\x00\x07\x
 
 
 def mariadb_compressed(make: EventFactory, event: bytes, at: int, length: int | None = None) -> bytes:
-    """Returns the event, without a checksum, in which everything from the offset `at` on is compressed. `length` is the uncompressed size
-    that it states.
+    """Returns `event` as a compressed event of MariaDB. `event` has no checksum. Its bytes from the offset `at` on are compressed. `length`
+    is the uncompressed size in the compressed event.
     """
     part = event[at:]
     said = (len(part) if length is None else length).to_bytes(4, "big")

@@ -78,7 +78,9 @@ class EventFactory:
     def tagged_gtid(
         self, number: int, tag: str, fields: Iterable[tuple[int, bytes]] = (), *, last_needed: int = 0
     ) -> bytes:
-        """Returns a GTID event with a tag. `fields` are further fields by id, besides flags, source, number, tag and clocks."""
+        """Returns a GTID event with a tag. `fields` are additional fields by id. The fields for flags, source, number, tag and clocks are
+        always present.
+        """
         known = {
             0: varlen(1),
             1: b"".join(varlen(byte) for byte in uuid.UUID(SERVER).bytes),

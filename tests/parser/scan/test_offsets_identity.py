@@ -1,5 +1,5 @@
-"""Tests that every transaction has one position. It is above everything that ended before the transaction and below everything that
-follows, however often it is read.
+"""Tests that every transaction has one position, which is the same each time the binlog is read. The position is above everything that
+ended before the transaction, and below everything that follows.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def packed(events: Callable[[EventFactory], list[bytes]]) -> bytes:
 
 
 def reported(blocks: list[Block]) -> list[tuple[str, int]]:
-    """Returns the order keys in stream order: of row events, of table changes, and of ends of transactions."""
+    """Returns the kind and the order key of each row event, table change and end of a transaction, in stream order."""
     found: list[tuple[str, int]] = []
     for block in blocks:
         found += [("change", change.order_key) for change in block.changes]
@@ -147,8 +147,8 @@ def test_what_no_order_key_can_say_is_an_error_identity(epoch: int, number: int,
 
 
 def test_two_gigabytes_of_equal_rows_in_one_transaction_have_its_position_identity() -> None:
-    """The compressed transaction has some hundred kilobytes. These are fewer bytes than rows, so each row could not
-    have its own order key.
+    """Compressed, the transaction has only some hundred kilobytes, which are fewer bytes than rows. So there are not enough offsets for a
+    separate order key per row, and all rows have the order key of the transaction.
     """
     rows_event = bytearray(event(RowEventKind.INSERT, [(1, 1, "x" * 250)] * EVENT_ROWS))
     rows_event[TYPE_AT] = WRITE_ROWS

@@ -176,8 +176,8 @@ def test_events_that_are_not_in_the_file_do_not_move_the_offset() -> None:
 
 
 def test_events_without_an_end_position_count_by_their_length() -> None:
-    """MariaDB 11 writes no end positions within a transaction. If it leaves events out, the next event with a
-    position corrects the offset.
+    """Within a transaction, MariaDB 11 writes no end positions into events. The scan then adds up the lengths of the events. If the server
+    has skipped events, the next event with an end position corrects the offset.
     """
     make = EventFactory()
     events = [make.mariadb_gtid(1)]
@@ -250,7 +250,7 @@ def test_rows_without_their_table_map_or_outside_a_transaction_are_refused() -> 
         feed(scanner(), [make.table_map(5)])
     make = EventFactory()
     events = [*make.transaction(1), make.query("BEGIN"), make.rows(5)]
-    # The table is described, but in another transaction.
+    # The table has a table map, but only in the previous transaction.
     with pytest.raises(BinlogFormatError, match="without a table map"):
         feed(scanner(), events)
 
@@ -348,8 +348,8 @@ def test_an_unknown_executed_set_is_learnt_from_the_next_file() -> None:
 
 @pytest.mark.parametrize("start_us", [0, 7_000_000])
 def test_the_position_where_a_file_begins_has_the_time_of_the_last_commit_failover(start_us: int) -> None:
-    """The time in the header is set by the server that began the file. On a replica that is behind, this time is later than the changes
-    that follow.
+    """The position does not use the time in the event header, because the server that begins the file sets this time. On a replica that is
+    behind, the time is later than the commits that follow.
     """
     make = EventFactory(seconds=TIME + 3600)
     begin = [make.rotate("binlog.000008"), make.format_description(), previous(make, f"{SERVER}:1-40")]
@@ -415,7 +415,7 @@ def test_the_checksum_is_that_of_zlib(data: bytes, begin: int) -> None:
 
 
 def test_a_steady_stream_hands_nothing_to_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once its table map is known, a transaction needs no work in the interpreter."""
+    """After its table map is known, a transaction needs no Python code. The test checks that the scan passes no event to `_control`."""
     make, scan = EventFactory(), scanner()
     feed(scan, [make.format_description(), *make.transaction(1)])
     taken: list[bytes] = []

@@ -1,4 +1,6 @@
-"""Rows that a session changed out of row format: the tables that its statement writes to stop by name, and no other; never the stream."""
+"""Tests row changes that a session logs as statements instead of rows. Exactly the tables that the statement writes stop. The other tables
+and the stream continue.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, 
 ID = DeclaredColumn(name="id", type="int", nullable=False)
 LIKEWISE = {"orders", "items", "lines", "notes"}
 ALL = {*LIKEWISE, "bins"}
-# The statement as pt-table-checksum writes it on a server with row format.
+# The statement that pt-table-checksum writes in format STATEMENT, also on a server with binlog_format=ROW.
 CHECKSUM = (
     "REPLACE INTO percona.checksums (db, tbl, chunk, chunk_index, this_cnt, this_crc) "
     "SELECT 'shop', 'orders', '1', NULL, COUNT(*) AS cnt, COALESCE(LOWER(CONV(BIT_XOR(CAST(CRC32(CONCAT_WS('#', `id`, "
@@ -126,8 +128,8 @@ def test_the_tables_that_a_row_change_writes_to_fidelity(statement: str, names: 
     ],
 )
 def test_a_table_named_as_a_modifier_fidelity(statement: str, names: list[str]) -> None:
-    """DATA, XML, HISTORY, LOCAL, QUICK and CONCURRENT are not reserved. Before, they were skipped as modifiers:
-    `INSERT INTO history.events` stopped the default database's tables, and history.events continued without the row.
+    """DATA, XML, HISTORY, LOCAL, QUICK and CONCURRENT can be names of tables. An earlier version skipped them as modifiers. So
+    `INSERT INTO history.events` stopped the tables of the default database, and history.events continued without the row.
     """
     assert names_of(statement) == names
 
@@ -141,7 +143,9 @@ def test_a_table_named_as_a_modifier_fidelity(statement: str, names: list[str]) 
     ],
 )
 def test_an_odbc_join_fidelity(statement: str, names: list[str]) -> None:
-    """Before, the first table of `{ OJ t LEFT JOIN u ON … }` was not among the tables that the statement writes, so it continued."""
+    """In an earlier version, the first table of `{ OJ t LEFT JOIN u ON … }` was not among the tables that the statement writes. So this
+    table continued without the change.
+    """
     assert names_of(statement) == names
 
 
@@ -160,8 +164,8 @@ def test_an_odbc_join_fidelity(statement: str, names: list[str]) -> None:
     ],
 )
 def test_a_table_next_to_a_name_that_is_no_keyword_there_fidelity(statement: str, names: list[str]) -> None:
-    """Before, some words hid tables that the statement writes, so these continued: a column or table named `from`, `set` or `using`,
-    MariaDB's FOR PORTION OF … FROM, and a parenthesis after USING.
+    """An earlier version took some names and clauses for keywords: `from`, `set` or `using` as a name, FOR PORTION OF … FROM of MariaDB,
+    and a parenthesis after USING. So tables that the statement writes continued without the change.
     """
     assert names_of(statement) == names
 
@@ -179,9 +183,7 @@ def test_a_table_next_to_a_name_that_is_no_keyword_there_fidelity(statement: str
     ],
 )
 def test_an_analyzed_row_change_fidelity(statement: str, names: list[str]) -> None:
-    """MariaDB executes the statement that it analyzes. Before, it was read like ANALYZE TABLE, so the table continued
-    without the change.
-    """
+    """MariaDB executes a statement after ANALYZE. An earlier version read it as ANALYZE TABLE, so its table continued without the row."""
     assert names_of(statement) == names
 
 
@@ -249,8 +251,8 @@ def test_a_row_change_elsewhere_is_no_concern_fidelity(history: TableHistory) ->
 def test_a_call_of_a_stored_function_stops_every_table_fidelity(
     history: TableHistory, statement: str, database: str
 ) -> None:
-    """The function may write any table. Before, only the table that the statement names stopped, or the tables of the databases that it
-    mentions. A table elsewhere continued without the rows that the function changed.
+    """A stored function may write any table. In an earlier version, only the table in the statement stopped, or the tables of the databases
+    in it. Another table continued without the rows that the function changed.
     """
     changes = history.apply(statement, database, at(2))
     assert stopped(changes) == ALL

@@ -1,4 +1,4 @@
-"""Tests time_zone=SYSTEM: which zone with rules a server means by it, and what CURRENT_TIMESTAMP gives to rows there."""
+"""Tests time_zone=SYSTEM: how Sluice finds the time zone of the server, and which values CURRENT_TIMESTAMP gives to existing rows."""
 
 from __future__ import annotations
 

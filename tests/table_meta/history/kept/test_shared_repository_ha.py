@@ -1,4 +1,4 @@
-"""Tests the schema history next to a shared ledger, with several hosts, crashes and lost answers."""
+"""Tests the schema history in the record store of a shared ledger, with several hosts, crashes, and writes without an answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.table_meta.history.kept.test_ddl_repositories import record
 
 
 class Broken(MemoryRecordStore):
-    """A store that does not answer the write that is `left` writes away. `kept`: whether this write is done nevertheless."""
+    """A record store that gives no answer to one write. `left` is the number of this write, counted from the next write. If `kept` is set,
+    the store still executes the write.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +59,7 @@ def test_ha_an_earlier_holder_of_the_lease_adds_nothing() -> None:
 def test_ha_a_crash_during_a_write_leaves_all_of_it_or_nothing(
     how: str, at: int, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A write has two chunks and their head. The next writer overwrites chunks that do not count."""
+    """The write stores two chunks and then the head, which makes them valid. The next writer overwrites chunks that no head names."""
     monkeypatch.setattr(shared_repository, "CHUNK_BYTES_MAX", 1)
     documents = Broken()
     SharedRepository(documents, token=1).append([record(1)])
@@ -77,7 +79,9 @@ def test_ha_a_crash_during_a_write_leaves_all_of_it_or_nothing(
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_ha_an_unanswered_write_did_not_happen_for_its_writer(kept: bool) -> None:
-    """The stream arrives again and may be different. A write that was refused to its writer must not appear after a restart."""
+    """A write without an answer counts as failed. The engine then reads the stream again, possibly with another result. So the failed write
+    must not appear after a restart.
+    """
     documents = Broken()
     repository = SharedRepository(documents, token=1)
     repository.append([record(1)])
@@ -89,7 +93,7 @@ def test_ha_an_unanswered_write_did_not_happen_for_its_writer(kept: bool) -> Non
 
 
 def test_ha_a_reader_during_a_write_sees_one_history_or_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compaction removes the chunks that the reader was about to read."""
+    """While the reader reads, a writer replaces the history, which removes chunks that the reader was about to read."""
     documents = MemoryRecordStore()
     writer = SharedRepository(documents, token=1)
     writer.append([record(1), record(2)])
@@ -128,7 +132,9 @@ def test_ha_a_history_that_is_not_understood_is_refused() -> None:
 
 
 def test_ha_a_writer_that_was_paused_after_a_replacement_keeps_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The old process has replaced the history and continues with the removal of the old chunks, after its successor did so too."""
+    """The old process replaces the history and then pauses. Meanwhile its successor replaces the history too. When the old process
+    continues to remove old chunks, it must not remove those of its successor.
+    """
     store = MemoryRecordStore()
     old, new = SharedRepository(store, token=1), SharedRepository(store, token=2)
     old.load()
