@@ -40,7 +40,7 @@ def test_fault_a_storage_that_was_wiped_is_reported_with_what_to_do(home: Path, 
     (home / folder).mkdir()
     for name in ("runs.db", "schedules.db"):
         sqlite3.connect(home / folder / name).close()
-    assert folder in lost_storage(home, LONG), "an empty file that a process has made anew holds nothing"
+    assert folder in lost_storage(home, LONG), "an empty file that a process has created again holds nothing"
     (home / "dagster.yaml").write_text("storage:\n  postgres: {}\n")
     assert lost_storage(home, LONG) == "", "it is kept elsewhere"
 

@@ -98,7 +98,7 @@ def test_a_table_is_reported_every_few_seconds_and_not_with_each_chunk(
     reported = reported_during(tmp_path, monkeypatch, read)[ORDERS]
     assert [each["snapshot_rows"] for each in reported] == [200, 400, 600]
     ends = [each["snapshot_ends_about"] for each in reported]
-    assert len(set(ends)) == len(ends), "it is guessed anew each time"
+    assert len(set(ends)) == len(ends), "each report estimates the end again"
 
 
 class Amendments(SnapshotAmendments):

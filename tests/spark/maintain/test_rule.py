@@ -151,7 +151,7 @@ def test_a_retention_without_the_word_interval_is_understood(written: str, hours
 
 def test_no_consistent_snapshot_stays_whose_files_the_log_has_forgotten() -> None:
     assert snapshot_hours(168.0, 168.0, 0.1) == 168.0
-    assert snapshot_hours(720.0, 168.0, 0.1) == 168.0, "the table was told to remember longer only now"
+    assert snapshot_hours(720.0, 168.0, 0.1) == 168.0, "the longer retention of the table is new"
     assert snapshot_hours(2.0, 168.0, 0.1) == 2.0
     assert snapshot_hours(401.0, 168.0, 400.0) == 401.0, "the newest stays"
 
