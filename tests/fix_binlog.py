@@ -1,7 +1,4 @@
-"""Reads row events that a real server wrote into a `contracts.Block`, without the engine's scanner. Tests of decoding and staging use it.
-
-event type → kind, version of the rows header
-"""
+"""Reads row events of a real server into a `contracts.Block`, without the engine's scanner. Tests of decoding and staging use it."""
 
 from __future__ import annotations
 
@@ -19,7 +16,8 @@ from sluice.cdc_engine.contracts import FRAME, Block, Column, RowEventKind, Tabl
 from sluice.console.toolchain.database.server import DatabaseServer
 
 TABLE_MAP, CHECKSUM_BYTES, HEADER_BYTES = 19, 4, 19
-ROWS = {  # event type → kind, version of the rows header
+# By event type: the kind of the row event, and the version of its rows header.
+ROWS = {
     23: (RowEventKind.INSERT, 1),
     24: (RowEventKind.UPDATE, 1),
     25: (RowEventKind.DELETE, 1),
@@ -37,7 +35,7 @@ COLUMNS = (
 
 @dataclasses.dataclass
 class Recording:
-    """A position in a server's binlog; `block` returns the row events written since."""
+    """Remembers a position in a server's binlog. `block` returns the row events that the server wrote after it."""
 
     server: DatabaseServer
     file: str

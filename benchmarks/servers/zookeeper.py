@@ -73,7 +73,7 @@ class ZooKeeperServer:
         both, port = self.folder / "server.pem", free_port()
         form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         read = serialization.load_pem_private_key(key.read_bytes(), None)
-        # ZooKeeper reads a key only if it has this form.
+        # ZooKeeper reads a private key only in PKCS #8 without a password.
         both.write_bytes(read.private_bytes(*form) + certificate.read_bytes())
         self._settings += [
             "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",

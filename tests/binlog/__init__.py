@@ -1,1 +1,1 @@
-"""Tests of the bytes: table maps and character sets."""
+"""Tests the decoding of the binlog and of query results: events, table maps, rows, values, character sets, and Canal's entries."""

@@ -66,7 +66,7 @@ def captured(mysql80: DatabaseServer, servers: Servers, tmp_path: Path, monkeypa
 
 @pytest.fixture
 def kept(captured: Captured, servers: Servers) -> Iterator[dict[str, Bodies]]:
-    """Returns the messages that each broker has, by partition."""
+    """Provides for each broker a function that returns the broker's messages by partition."""
     judge, taken = RocketMessages(servers.rocket), list[bytes]()
 
     def of_rabbit() -> list[list[bytes]]:

@@ -1,5 +1,5 @@
-"""Tests a broker of another package: its settings are checked with those of conf/, its publisher sends, and an error
-names what is wrong.
+"""Tests a broker plug-in from another package: the check of conf/ includes its settings, its publisher sends messages, and errors name what
+is wrong.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def connect(servers, password):
 
 @pytest.fixture(autouse=True)
 def post(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Imports the plug-in of the guide, and the client that it needs."""
+    """Installs the plug-in of docs/guides/write-a-broker-plug-in.md, and a client library that this plug-in imports."""
     (plug_in, *_) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     entries = {"post": "PostConfig", "silent": "Silent", "thing": "thing", "gone": "Nothing"}
     install(tmp_path, monkeypatch, "sluice-post", plug_in + OTHERS, group=GROUP, **entries)

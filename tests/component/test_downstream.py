@@ -1,4 +1,4 @@
-"""Assets downstream of Sluice's tables run after every batch, also after one that is merged while they run."""
+"""Tests that assets downstream of Sluice's tables run after every batch, even if the batch is merged while they run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Records the binlog, and the result of a SELECT, that `cdc_engine/instance/rehearsal.py` plays: `python -m
-tests.instance.record_rehearsal`.
+"""Records the binlog and the result of a SELECT that `cdc_engine/instance/rehearsal.py` decodes.
 
-A new recording is needed only if a kind of column or event gets a kernel that the recording does not reach. A test reports that.
+Command: `python -m tests.instance.record_rehearsal`. A new recording is needed only if a kind of column or event gets a kernel that the
+recording does not reach. A test reports that.
 """
 
 from __future__ import annotations

@@ -242,8 +242,8 @@ def test_one_process_of_a_host_pulls_at_a_time(conf: Path, repository: Repositor
 def test_a_pull_that_must_have_the_newest_revision_waits_for_another_one(
     conf: Path, repository: Repository, monkeypatch: pytest.MonkeyPatch, is_first: bool
 ) -> None:
-    """This happens with `conf pull` after a commit, and at the first start of two processes at once. The revision that the other process
-    fetches may be older.
+    """A pull that waits for another process must then fetch by itself, because the revision of the other process may be older. This happens
+    with `conf pull` after a commit, and when two processes start at the same time.
     """
     repository.commit(shop=GOOD)
     if not is_first:

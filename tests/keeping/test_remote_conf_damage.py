@@ -1,6 +1,4 @@
-"""Tests that a damaged or partial conf/ of the source is never used: the last good revision stays, and a whole one is used when it is
-there.
-"""
+"""Tests that a damaged or partial conf/ of the source is never used. The last good revision stays in use until a whole one arrives."""
 
 from __future__ import annotations
 
@@ -177,7 +175,7 @@ def test_a_process_starts_with_the_last_good_revision_if_a_pull_fails(
 
 
 def test_attributes_of_the_repository_leave_no_destination_out(conf: Path, repository: Repository) -> None:
-    """git leaves files with this attribute out of archives. If its file were missing, the engine of the destination would stop."""
+    """`git archive` omits files with the attribute export-ignore. Without its file, the engine of the destination would stop."""
     (repository.folder / ".gitattributes").write_text("crm.yaml export-ignore\n*.yaml export-subst\n")
     repository.commit(crm=f"{GOOD}# $Format:%H$\n", shop=OTHER)
     pulled(conf)
@@ -220,7 +218,9 @@ def test_git_follows_no_redirect_with_a_login(conf: Path, source: HttpSource) ->
 
 
 def test_a_git_server_that_does_not_answer_leaves_no_process(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child of git that has the connection has no time limit, and conf/ is pulled every minute."""
+    """git waits without limit for the server, in a child process that has the connection. conf/ is pulled every minute, so such processes
+    would accumulate.
+    """
     monkeypatch.setattr(git, "GIT_SECONDS_MAX", 1.0)
     with socket.create_server((LOOPBACK, 0)) as silent:  # The kernel accepts the connection.
         url = f"http://{LOOPBACK}:{silent.getsockname()[1]}/conf.git"

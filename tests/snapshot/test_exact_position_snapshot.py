@@ -85,7 +85,8 @@ def test_rows_without_a_key_are_those_of_the_position_of_the_snapshot(
     rows = sorted(int(n or 0) for n in pq.read_table(tmp_path / "rows.parquet")["n"].to_pylist())
     before = [number for number, end in ends if end <= (reached.file, reached.offset)]
     assert rows == list(range(1, len(rows) + 1))
-    # A position is determined after its commit. So the last row may be older than a position that is recorded after it, but no other row.
+    # `write` records the end of the binlog after a row's commit. This end may be later than the end of the commit itself. So the snapshot
+    # may have one row more than `before`.
     assert len(before) <= len(rows) <= len(before) + 1
 
 
@@ -108,7 +109,7 @@ def test_a_server_shows_a_position_once_its_snapshot_reads_do(any_server: Databa
             Position(epoch=1, file="b.1", offset=4, gtid_set=f"{'0' * 8}-0000-0000-0000-{'0' * 12}:1")
         )
     else:
-        # On MySQL without GTIDs, `shows` returns False for the first UNTOLD_SECONDS.
+        # MySQL without GTIDs does not report which commits are visible. There, `shows` returns False for the first UNTOLD_SECONDS.
         assert table.shows(position) == ("mariadb" in version.lower())
     table.close()
 
@@ -116,7 +117,9 @@ def test_a_server_shows_a_position_once_its_snapshot_reads_do(any_server: Databa
 def test_failover_snapshot_rows_of_another_server_than_the_stream_is_of_are_refused(
     any_server: DatabaseServer,
 ) -> None:
-    """The source was switched, or its address moved. Positions of one server mean nothing on another."""
+    """Positions of one server mean nothing on another server. The connection can lead to another server after a failover, or if the host
+    name gets another address.
+    """
     table = SourceTable(
         lambda: open_reader(_source(any_server)),
         TableVersion(database="mysql", table="user", columns=(), key=("User",)),

@@ -69,7 +69,9 @@ class Stall:
 
 
 class Shop:
-    """A destination with g ← c ← d with ON DELETE CASCADE, which MySQL executes without row events, and a table of numbers."""
+    """Provides a destination whose tables c and d refer to g and c with ON DELETE CASCADE. MySQL deletes their rows without row events.
+    `numbers` is a table without foreign keys.
+    """
 
     def __init__(self, captured: Captured, engine: Engine, instance: dg.DagsterInstance) -> None:
         self.captured, self.engine, self.instance = captured, engine, instance
@@ -131,7 +133,9 @@ WHEN = ("before the next request", "before the run ends", "before its tick", "af
 def shop(
     mysql80: DatabaseServer, spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Shop]:
-    """Starts a destination for all tests of this file. The lake has a row of g with rows below it for each of them, and one more."""
+    """Starts a destination for all tests of this file. The lake has one row of g, with rows of c and d that refer to it, for each test, and
+    one row of g that no test deletes.
+    """
     folder = tmp_path_factory.mktemp("unanswered")
     captured = Captured(folder, mysql80)
     conf = {"data_dir": f"{folder}/data", "lake": f"{folder}/lake", "spark": {"remote": spark_server.url}}

@@ -1,6 +1,7 @@
-"""Counts the calls of the interpreter between row images and columns, for each type: none may be made per row.
+"""Tests for each column type, except those in STILL_BY_THE_ROW, that decoding makes no Python call per row. The interpreter's calls are
+counted.
 
-Twice the rows may cause only some more calls for each chunk. Every row has different values, so that work per distinct value counts too.
+Twice the rows may cause only a few more calls for each chunk. Every row has different values, so that work per distinct value counts too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.binlog.rows.test_partial_json_rows import event as partial_event
 ROWS = 1500
 CALLS_MORE_MAX = ROWS // 20
 LABELS = tuple(f"l{number}" for number in range(60))
-# Column type → why staging still makes Python calls for each row of it.
+# By column type: why staging still makes a Python call for each row.
 STILL_BY_THE_ROW = {
     "varchar_compressed": "zlib has no door that a kernel could use",
     "blob_compressed": "zlib has no door that a kernel could use",
@@ -40,7 +41,9 @@ DAY = (1 << 39 | 26001 << 22 | 1 << 17).to_bytes(5)  # 2000-01-01 as DATETIME ha
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A type under test: a column, and the bytes of its value in the image of a given row, without their length."""
+    """Defines a type under test. `value` returns the bytes of the value in a given row, without their length. `prefix` is the number of
+    bytes in which the image stores that length.
+    """
 
     column: Column
     value: Callable[[int], bytes]
@@ -56,7 +59,9 @@ def number(size: int, *, high_first: bool = False, least: int = 0) -> Callable[[
 
 
 def text(codec: str) -> Callable[[int], bytes]:
-    """Letters that are ASCII in no charset, where the charset has them."""
+    """Returns a function that makes the text of a row: the row's number and a character that is not in ASCII. If the charset has no such
+    character, the text ends with b.
+    """
     character = next(each for each in "日한é€אกЯԱაb" if _encodes(each, codec))
     return lambda row: f"{row}{character}".encode(codec)
 
@@ -143,7 +148,9 @@ def calls_of_differences(rows: int) -> int:
 
 
 def counted(table: TableVersion, given: Block, rows: int) -> int:
-    """Calls, of Python's functions and of those written in C."""
+    """Returns the number of calls of Python functions and C functions while the decoder decodes the block. Requires that it decodes `rows`
+    rows.
+    """
     decoder, calls, staged = RowDecoder(table), 0, 0
 
     def count(_frame: object, what: str, _argument: object) -> None:

@@ -38,13 +38,15 @@ def store(directory: Path) -> MemoryEventStore:
 
 
 def put_huge(store: MemoryEventStore, source: Source, *, ring_sizes: int = 10) -> None:
-    """Puts one transaction of `ring_sizes` times the ring, and leaves it open."""
+    """Puts one transaction that is `ring_sizes` times as large as the ring, and does not end it."""
     for _ in range(ring_sizes):
         store.put(source.block([], open_events=RING_EVENTS))
 
 
 def open_files_of(directory: Path) -> list[str]:
-    """Files of the directory this process holds open, removed ones too; what other tests left to the collector is not counted."""
+    """Returns the files of the directory that this process has open, including removed files. Other files do not count, because objects of
+    earlier tests may still have them open.
+    """
     held: list[str] = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):

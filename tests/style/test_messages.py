@@ -1,4 +1,4 @@
-"""Messages name the command `sluice`, as it is called after an installation. Messages and names use the words of docs/glossary.md."""
+"""Tests that messages name the command `sluice`, as an installation has it, and that messages and names use the terms of the glossary."""
 
 import ast
 import functools
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tests.style.replaced_words import as_prose, count_words, replaced_words
 from tests.style.sources import BENCHMARKS, PRODUCT, ROOT, Source, checkout_sources
 
-# Texts about things that only a checkout has: its script.
+# Messages with these parts may name the script ./sluice, because only a checkout has it.
 OF_A_CHECKOUT = ("clone the repository and use its ./sluice", "in a checkout: ")
 REPLACED = re.compile(r"\b(told|asked|anew|wish|runway|mend|lengthen)\b")
 WORDS_MIN = 4  # Literals with fewer words are names, patterns and keys.
@@ -40,7 +40,7 @@ KEY = re.compile(r"[A-Za-z0-9_.:#/-]+")  # A literal that is a name: of a metric
 
 @functools.cache
 def messages() -> list[tuple[str, str]]:
-    """Yields location and text of each literal of several words that is not a docstring."""
+    """Returns the location and the text of each literal that is not a docstring."""
     return list(_messages())
 
 

@@ -58,7 +58,9 @@ def test_child_that_ignores_the_request_is_killed_at_the_deadline(tmp_path: Path
 
 
 def test_child_hears_ctrl_c_also_where_its_parent_does_not(tmp_path: Path) -> None:
-    """A shell that starts `sluice up` in the background makes it ignore SIGINT. Dagster would do the same with SIGTERM in its servers."""
+    """A child normally inherits the ignored signals of its parent. A shell that starts `sluice up` in the background makes `sluice up`
+    ignore SIGINT. Its children must not ignore it.
+    """
     earlier = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         child = ChildProcess(["/bin/sh", "-c", "echo ready; kill -INT $$; echo deaf"], tmp_path / "log")

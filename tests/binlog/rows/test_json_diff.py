@@ -1,4 +1,6 @@
-"""Differences of JSON documents: applied as a model on Python's values applies them; what cannot be applied is refused with one error."""
+"""Tests that logged differences change a JSON document as a model in Python does, and that differences that cannot be applied raise
+JsonFormatError.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ def at(value: Any, path: Path) -> Any:
 
 
 def written(value: Any, path: Path, draw: st.DataObject) -> str:
-    """Returns the path, with some of its cells counted from the end."""
+    """Returns the text of a path. Some array cells, chosen at random, are counted from the end of their array."""
     legs: list[str | int] = []
     for depth, leg in enumerate(path):
         from_end = isinstance(leg, int) and draw.draw(st.booleans())
@@ -81,7 +83,7 @@ def test_paths_are_read(path: str, legs: list[str | int]) -> None:
 
 
 def test_the_one_cell_of_what_is_no_array_is_the_value() -> None:
-    """The server reads $.s[0] as $.s. It writes the shorter form, and would also read it in this way."""
+    """MySQL treats the path $.s[0] as $.s if $.s is no array. MySQL logs the shorter path, but accepts both."""
     logged = difference(REPLACE, "$.s[0]", 6) + difference(REPLACE, "$[last].a[0].y[0]", 7)
     assert changed(document(DOCUMENT), logged) == text_of({**DOCUMENT, "s": 6, "a": {"y": [7, 2, "three"], "k k": 1}})
 

@@ -1,5 +1,5 @@
-"""Rows as Protobuf: read by google's library, which shares no code with the kernels, and compared with the texts of the same rows in flat
-messages.
+"""Tests rows as Protobuf messages. Google's library, which shares no code with the kernels, parses the messages, and the values are
+compared with those of the same rows in flat messages.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Reader:
         self._classes = {number: message_class(text) for text, number in registry.ids.items()}
 
     def read(self, data: bytes) -> Any:
-        """Returns the message. Its bytes are those that google's library writes."""
+        """Returns the parsed message. Requires that google's library would write the same bytes."""
         assert (data[0], data[5]) == (0, 0)
         kind = self._classes[int.from_bytes(data[1:5], "big")]
         found = kind.FromString(data[6:])
@@ -89,7 +89,9 @@ class Reader:
 
 
 def values_of(message: Any) -> dict[str, tuple[int, Any]]:
-    """Returns type and value of each column: by the column's own name, which is the field's name in JSON. None: absent."""
+    """Returns the type and the value of each column by the column's name, with None if the message lacks the value. A field whose name
+    could not be the column's name has the column's name as its name in JSON.
+    """
     return {
         field.json_name if not field.name.isascii() or "_u00" in field.name else field.name: (
             field.type,
@@ -100,7 +102,7 @@ def values_of(message: Any) -> dict[str, tuple[int, Any]]:
 
 
 def text_of(kind: int, value: Any, like: str) -> str:
-    """Returns a value in the text form of flat messages. `like`: the expected text, whose form is used, for example its digits."""
+    """Returns a value as flat messages show it. `like` is the expected text. The result has the same form, for example as many digits."""
     if kind == FieldDescriptor.TYPE_BYTES:
         return str(value.decode("latin-1"))
     if kind == FieldDescriptor.TYPE_SINT32:

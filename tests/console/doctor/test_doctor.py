@@ -94,7 +94,7 @@ def test_no_secret_is_in_the_report_of_a_valid_conf(planted: Installation, tmp_p
     (planted.conf / "destinations" / "broken.yaml").unlink()
     planted.destination(3306)
     archive = tmp_path / "report.tar.gz"
-    # conf/ no longer names these, so nothing identifies them as secrets.
+    # Only the former shop.yaml named these secrets. conf/ no longer names them, so nothing identifies them as secrets.
     unknown = {"command", "option", "salt", "url", "file", "short"}
     answer = RUNNER.invoke(app, ["doctor", "--archive", str(archive)])
     assert answer.exit_code == 0, answer.output

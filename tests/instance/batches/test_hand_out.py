@@ -199,7 +199,9 @@ def test_a_batch_that_may_be_merged_in_part_keeps_its_end(shop: Open, again: str
 
 
 def test_a_batch_has_a_fixed_end_after_a_run_that_did_not_take_it(shop: Open) -> None:
-    """Runs that do not reach the engine fail once, and not with every other batch."""
+    """A run that cannot reach the engine cannot take an appendable batch, and fails. So the following batches have fixed ends until a run
+    has taken a batch. Such runs then fail only once.
+    """
     shop.hand_out.rollback(shop.first)
     head = shop.head
     assert not head.appendable
@@ -212,7 +214,7 @@ def test_a_batch_has_a_fixed_end_after_a_run_that_did_not_take_it(shop: Open) ->
 
 
 def test_a_batch_with_handlers_has_a_fixed_end(shop: Open) -> None:
-    """Handlers are called for each hand-out."""
+    """Handlers get a batch when it is handed out. So no changes may be appended to it afterwards."""
     shop.hand_out.ack(shop.first)
     shop.hand_out.close()
     shop.hand_out = shop.made(handlers=shop.calls())
@@ -270,7 +272,9 @@ def test_a_request_whose_ledger_write_is_not_confirmed_has_no_answer_and_may_be_
 
 
 def test_a_batch_that_the_ledger_cannot_record_is_staged_again(shop: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files stay until a later write has removed the batch from the stored ledger, which may have it."""
+    """After a failed write, the stored ledger may have the batch nevertheless. So the files of the batch stay until a later write has
+    removed the batch from the ledger.
+    """
     shop.hand_out.ack(shop.first)
     shop.come(1)
 
@@ -314,7 +318,9 @@ def test_a_batch_in_the_stored_ledger_has_its_files_after_a_lost_answer(
 
 
 def test_a_position_covers_the_batch_that_is_being_staged(shop: Open) -> None:
-    """A source that lacks these changes must not be read instead."""
+    """The position of the stream decides which standby source may take over. A source that lacks the changes of the batch must not take
+    over.
+    """
     stream = shop.stream
     assert stream.position == shop.first.end
     shop.hand_out.ack(shop.first)
@@ -380,7 +386,7 @@ def test_a_rollback_during_a_late_request_leaves_one_batch_whatever_comes_first(
 def test_a_request_that_replaces_the_files_during_a_rollback_does_not_look_like_damage(
     shop: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rollback has looked for the files that the batch had before it was taken."""
+    """When the request replaces the batch, the rollback has already begun to check the batch's old files."""
     shop.come(1)
     shop.may_end.clear()
     is_whole = StagedBatches.is_whole
@@ -401,7 +407,7 @@ def test_a_request_that_replaces_the_files_during_a_rollback_does_not_look_like_
 
 
 def test_an_ack_after_a_request_moves_to_the_end_that_was_taken(shop: Open) -> None:
-    """The caller read the batch before its run took it."""
+    """The caller acks with the batch as it was before its run took it."""
     shop.come(1)
     taken = shop.hand_out.take(shop.first)
     shop.hand_out.ack(shop.first)

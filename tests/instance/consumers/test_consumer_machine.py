@@ -55,12 +55,10 @@ class ReadAlone:
         """Does nothing, because nobody reads the status."""
 
     def wake(self) -> None:
-        """Does nothing, because nothing is open."""
+        """Does nothing, because no read waits."""
 
     def close(self) -> None:
-        """What the model knows of one consumer: the numbers of row events that it acked for good, and the numbers in each delivery that
-        waits.
-        """
+        """Does nothing, because nothing is open."""
 
 
 def rows_in(content: tuple[Chosen, ...]) -> list[int]:
@@ -74,7 +72,9 @@ def rows_in(content: tuple[Chosen, ...]) -> list[int]:
 
 @dataclasses.dataclass
 class Seen:
-    """number of an event → its table"""
+    """Records what one consumer got. `acked` has the numbers of the row events whose deliveries the consumer has acked. `waiting` has the
+    batch id and the numbers of each delivery that is not acked yet.
+    """
 
     acked: list[int] = dataclasses.field(default_factory=list)
     waiting: list[tuple[int, list[int]]] = dataclasses.field(default_factory=list)
@@ -85,9 +85,9 @@ class ConsumersOfOneStream(RuleBasedStateMachine):
     def begin(self) -> None:
         self.source = Source()
         self.blocks: list[Block] = []
-        # The blocks that the live stream has read and that are not in the window, because the lake's store is full.
+        # The table of each row event, by the number of the event.
         self.tables: dict[int, int] = {}
-        # Acks up to the stored cursor stay. Row events that were acked after it are delivered again.
+        # The blocks that the live stream has read and that are not in the window, because the lake's store is full.
         self.held: list[Block] = []
         self.held_up = False
         self.meta = MemoryLedger()
@@ -164,8 +164,8 @@ class ConsumersOfOneStream(RuleBasedStateMachine):
 
     @rule(kept=st.booleans())
     def crash(self, kept: bool) -> None:
-        """A broker has committed the oldest delivery and its position, and nothing was acked. The consumer continues
-        after this delivery.
+        """Starts all consumers again from their stored cursors. Row events that were acked after a stored cursor are delivered again. With
+        `kept`, the cursors are stored immediately before the crash.
         """
         if kept:
             self.consumers.keep()
@@ -183,7 +183,9 @@ class ConsumersOfOneStream(RuleBasedStateMachine):
 
     @rule(client=st.sampled_from(sorted(FILTERS)), kept=st.booleans())
     def crash_after_a_commit(self, client: int, kept: bool) -> None:
-        """A broker has committed the oldest delivery and its position, and nothing was acked: the consumer continues after it."""
+        """Crashes after a broker has committed the oldest delivery with its position, and before the ack. The consumer continues after that
+        delivery.
+        """
         seen = self.seen[client]
         if not seen.waiting:
             return

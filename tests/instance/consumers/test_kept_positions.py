@@ -1,4 +1,4 @@
-"""The positions whose schemas an engine keeps while it runs."""
+"""Tests for which positions an engine keeps the schemas while it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tests.fix_ledgers import MemoryLedger, at
 
 
 def test_the_schemas_of_the_oldest_change_of_the_window_are_kept(tmp_path: Path) -> None:
-    """A new consumer starts there, and reads from the source when the window no longer has the change."""
+    """A new consumer starts at the oldest change of the window. If the window no longer has this change, the consumer reads it from the
+    source.
+    """
     meta, store = MemoryLedger(), MemoryEventStore(tmp_path / "spill")
     meta.update(lambda ledger: ledger.set_cursor(at(50)))
     store.start_at(at(40))

@@ -1,4 +1,6 @@
-"""Tests which source may take over from one that does not answer, and the command that shows it. No server is queried."""
+"""Tests which source may take over from one that does not answer, and the command that lists the sources and switches to another one. No
+server is queried: the tests provide the answers.
+"""
 
 from __future__ import annotations
 
@@ -221,7 +223,7 @@ def test_failover_by_command_goes_to_the_next_that_can_and_says_why_not(config: 
 
 
 class Beat:
-    """A heartbeat that all sources except the silent ones answer."""
+    """Imitates a heartbeat that all sources answer, except those whose hosts are in `silent`."""
 
     silent: frozenset[str] = frozenset({"one"})
 

@@ -26,7 +26,7 @@ time.sleep(600)
 
 @contextmanager
 def reading(shop: Captured) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs an engine that reads and hands out nothing; ends it with SIGKILL."""
+    """Runs an engine in another process, which reads the source but hands out no batch. Ends the process with SIGKILL."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-c", READS, str(shop.conf)], env=environment)
     try:

@@ -1,5 +1,5 @@
-"""Tests binlog that the source has purged: it is read from an archive of its files, and then the source's own dump continues. Nothing is
-missing, and nothing comes twice.
+"""Tests an engine that needs binlog files that the source has purged. The engine reads them from an archive, and then continues with the
+source. No change is missing or delivered twice.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ CURSOR = Position(epoch=1, file="binlog.000003", offset=700, server_uuid="one", 
 
 
 class Archived(Captured):
-    """Copies its source's files into a folder, each packed in another way."""
+    """Provides a destination whose source's binlog files are archived in a folder: plain, with gzip, and in tar files."""
 
     def keep(self, folder: Path) -> list[str]:
-        """Copies all files except the last one. After the purge, the source has only this last file."""
+        """Copies all binlog files except the last one into the folder, purges them from the source, and returns the names of all files."""
         base = Path(str(requested(self.server, "SELECT @@log_bin_basename")[0][0]))
         names = [str(row[0]) for row in requested(self.server, "SHOW BINARY LOGS")]
         folder.mkdir()
@@ -62,7 +62,9 @@ class Archived(Captured):
         return names
 
     def _purged(self, file: str) -> bool:
-        """The server keeps a file as long as a dump thread has it open."""
+        """Purges the files before `file`, and returns whether `file` is the first one now. The server keeps a file as long as a dump thread
+        has it open.
+        """
         self.run(f"PURGE BINARY LOGS TO '{file}'")
         return str(requested(self.server, "SHOW BINARY LOGS")[0][0]) == file
 
@@ -136,8 +138,8 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
 
 
 def _set_to_the_archive(captured: Archived, begin: Position, begun_us: int) -> None:
-    """`sluice position set` finds positions that only the archive has: an offset in a file, a file, a time. It refuses positions that no
-    file has.
+    """Checks that `sluice position set` finds positions that only the archive has: an offset in a file, a file, a time. The command refuses
+    positions that no file has.
     """
 
     def move(location: str = "", moment: str = "") -> Position:
@@ -160,8 +162,8 @@ def _set_to_the_archive(captured: Archived, begin: Position, begun_us: int) -> N
 
 
 def _now_on_offer(captured: Archived, written_us: int) -> int:
-    """Returns a time in µs that is still available while nothing is purged: at least a second after the server's first file began, and in
-    a later second than `written_us`, when the statements so far had ended, because MariaDB logs whole seconds. Returns 0 until then.
+    """Returns the current time in µs if a backfill may begin at it, and otherwise 0. The time must be at least a second after the start of
+    the server's first file. It must be in a later second than `written_us`, because MariaDB logs whole seconds.
     """
     now_us = time.time_ns() // 1000
     earliest_us, _ = earliest_on_offer(binlog_files(captured.config.destinations["shop"]))
@@ -169,7 +171,7 @@ def _now_on_offer(captured: Archived, written_us: int) -> int:
 
 
 def _backfilled_from_the_archive(captured: Archived, names: list[str], from_us: int) -> None:
-    """A backfill can begin as far back as the archive reaches, and no file of another server is accepted."""
+    """Checks that a backfill can begin at the oldest file of the archive, and that a file of another server is refused."""
     config, directory = captured.config.destinations["shop"], captured.directory
     earliest_us, file = earliest_on_offer(binlog_files(config))
     assert file == names[0]

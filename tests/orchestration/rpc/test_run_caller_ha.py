@@ -68,7 +68,9 @@ class CodeServer(EngineAndRun):
 
 
 class EngineHosts(EngineAndRun):
-    """Two engine hosts share one ledger behind TLS, and the second is on standby. The run has only conf/."""
+    """Provides two engine hosts with TLS that share one ledger. The second host is on standby. The run has conf/, and no access to the data
+    directory.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -108,7 +110,7 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EngineAnd
 
 
 def offered(remote: EngineAndRun) -> BatchReference:
-    """Requests the next batch of a draining run, with five changes."""
+    """Captures five changes, and returns the reference of the batch that a draining run gets with them."""
     remote.engine.capture(5)
     reference = remote.caller.hand_out(0.0).reference
     assert reference is not None

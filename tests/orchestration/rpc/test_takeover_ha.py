@@ -32,7 +32,7 @@ SESSION_SECONDS = 6
 
 
 class Host:
-    """One of two engine hosts. `meta`: the settings in conf/ of the ledger that they share."""
+    """Runs one of two engine hosts. `meta` has the settings in conf/ of the ledger that both hosts share."""
 
     def __init__(self, root: Path, captured: Captured, meta: str) -> None:
         self._root, self.port = root, free_port()
@@ -112,7 +112,9 @@ def python_client(hosts: list[Host], captured: Captured) -> Iterator[Seen]:
 def take_over(
     root: Path, captured: Captured, meta: str, client: Callable[[list[Host]], contextlib.AbstractContextManager[Seen]]
 ) -> None:
-    """Kills the first host, and later the second one, once the first is on standby for it."""
+    """Kills the first host, starts it again as standby, and kills the second host. After each kill, requires that the standby serves the
+    client.
+    """
     hosts = [Host(root / "one", captured, meta)]
     wait_for("the first host serves", hosts[0].serves, 120)
     hosts.append(Host(root / "two", captured, meta))

@@ -332,7 +332,7 @@ def test_a_batch_of_unknown_tables_only_still_gets_its_run(shop: Shop) -> None:
 
 
 def test_fault_a_tick_that_breaks_is_no_sign_of_life(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dagster's storage does not answer. Every tick begins, but none settles anything."""
+    """If Dagster's storage does not answer, a tick settles nothing. Such a tick must not count, so that `status` reports missing ticks."""
     shop.tick()
     assert shop.engine.ticks == 1
 

@@ -21,7 +21,7 @@ from tests.parser.fix_shop import purge_all_but_newest
 pytestmark = [pytest.mark.managed, pytest.mark.servers]
 
 PAGE = Path(__file__).parents[3] / "docs" / "guides" / "connect-a-source.md"
-# The page has another GRANT after it, for sessions with binlog_format MIXED.
+# The first GRANT of the page has the privileges that are always needed. The second GRANT is only for sessions with binlog_format MIXED.
 PRIVILEGES = re.findall(r"^GRANT (.+) ON \*\.\* TO 'sluice'@'%';$", PAGE.read_text(), re.MULTILINE)[0]
 USER = "granted"
 
@@ -81,6 +81,6 @@ def test_each_missing_privilege_is_printed_with_its_name(captured: Captured, tmp
         requested += find_keyless(SourceSchema(shop)).notes
     known = {left_out, {"REPLICATION CLIENT": "BINLOG MONITOR"}.get(left_out, left_out)}
     named = [each for each in requested if any(f"GRANT {name}" in each for name in known)]
-    # InnoDB tables of MariaDB are read without it.
+    # Snapshots of InnoDB tables of MariaDB do not need LOCK TABLES.
     needless = left_out == "LOCK TABLES" and "mariadb" in captured.server.version
     assert (len(named), len(requested)) == ((0, 0) if needless else (1, 1)), requested

@@ -1,4 +1,6 @@
-"""Readers of one shared dump get everything once and in order, wherever they join, however fast they are, however bytes are divided."""
+"""Tests that each reader of a shared dump gets everything from its position on, once and in order. The result depends neither on where and
+when readers join, nor on their speed, nor on how the socket divides the bytes.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Log:
 
 
 def log_of(large_bytes: int = 0, begin: int = 4) -> Log:
-    """Returns a dump of three files. `begin`: the offset in the first file at which the dump begins."""
+    """Returns a dump of three files. The dump starts at the offset `begin` of the first file. One row event has `large_bytes` additional
+    bytes.
+    """
     make = EventFactory(offset=begin)
     events: list[bytes] = []
     ends, rows = [], []

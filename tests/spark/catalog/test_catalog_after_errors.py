@@ -61,7 +61,7 @@ def all_registered(config: SluiceConfig, destination: str, *names: str) -> Path:
 
 
 def due(config: SluiceConfig, destination: str) -> set[tuple[str, str, str]]:
-    """Returns the names that a run after the wait would register."""
+    """Returns the names that the next run registers in the catalog, if the wait after a failed attempt is over."""
     directory = config.destination_dir(destination)
     tables = wanted_tables(config, destination, LakeTables(directory))
     return {each.identifier for each in changes_of(tables, read_registered(directory), again=True).register}
@@ -87,7 +87,9 @@ def test_a_change_of_columns_is_not_forgotten_while_spark_is_away(tmp_path: Path
 def test_a_change_of_columns_is_not_forgotten_if_another_table_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One table is published with other columns. Then the run fails, with its own error."""
+    """A snapshot run publishes one table with other columns, and then fails at the next table. The change must stay recorded, and the run
+    must report the error of the failed table.
+    """
     config = without_spark(make_config(tmp_path))
     directory = all_registered(config, "shop", "shop.orders")
     write_tables(directory)

@@ -1,4 +1,6 @@
-"""Commits that alter Delta tables and histories, and rows of consistent snapshots, are read back: another writer may replace them."""
+"""Tests that Sluice reads back its commits that alter Delta tables and histories or add rows of consistent snapshots, because another
+writer may replace such a commit.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ ORDERS = Schema({"id": "bigint"}, key=("id",))
 
 
 class Table:
-    """A Delta table that needs statements until `missing` are executed. It loses the commits whose numbers are in `lost`."""
+    """Imitates a Delta table that needs `missing` ALTER TABLE statements. `lost` has the numbers of the commits that another writer
+    replaces.
+    """
 
     name, path = "shop.orders", "/lake/orders"
 

@@ -1,4 +1,4 @@
-"""Tests a merge of the job of small tables without Spark: other writers, crashes, checkpoints, statistics, values of every type."""
+"""Tests small merges, which use no Spark: other writers, crashes, checkpoints, statistics, values of every type."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_fault_a_merge_is_on_disk_when_it_returns(table: Table, monkeypatch: pyt
 
 
 def test_fault_spark_s_checksum_of_the_last_checkpoint_does_not_outlive_it(table: Table) -> None:
-    """Otherwise Hadoop would compare it with what deltalake writes."""
+    """Hadoop checks `_last_checkpoint` against this file. So the file must not remain when deltalake replaces `_last_checkpoint`."""
     table.make(properties={"delta.checkpointInterval": "2"}).merge(*ABC)
     log = Path(table.path) / "_delta_log"
     (log / "._last_checkpoint.crc").write_bytes(b"crc of another")
@@ -321,8 +321,8 @@ def test_keys_of_two_columns_and_long_text_that_statistics_truncate(table: Table
 @pytest.mark.found
 @pytest.mark.parametrize("key", [9, 2], ids=["append", "merge"])
 def test_a_late_task_restores_no_row_that_a_newer_batch_inserted_and_deleted(table: Table, key: int) -> None:
-    """Defect 5: a merge that found nothing to change left no transaction in the log. A host stalled with a task for the same changes up to
-    an earlier position. The task then inserted a row that was deleted in the meantime.
+    """Defect 5: a merge that changed no row left no transaction in the log. A suspended host then continued with an older task for the same
+    changes, and inserted a row that was deleted in the meantime.
     """
     table.make().merge(*ABC, image(DELETE, 4, 2, "b"))
     late = table.stage(Changes(ORDERS, [image(INSERT, 11, key, "gone")]))
@@ -337,7 +337,9 @@ def test_a_late_task_restores_no_row_that_a_newer_batch_inserted_and_deleted(tab
 def test_a_late_task_restores_no_row_that_images_without_all_columns_inserted_and_deleted(
     table: Table, key: int
 ) -> None:
-    """Defect 1050: as defect 5, with images that lack columns. If none of them changed a row, no commit stored the transaction."""
+    """Defect 1050: if images lacked columns and a merge changed no row, no commit stored the transaction. A late task for the same changes
+    up to an earlier position then inserted a row that was deleted in the meantime.
+    """
     table.make().merge(*ABC, image(DELETE, 4, 2, "b"))
     inserted, deleted = image(INSERT, 11, key, "gone"), Image(DELETE, 12, {"id": key})
     late = table.stage(Changes(ORDERS, [inserted], partial=True))

@@ -1,4 +1,6 @@
-"""Snapshots of tables whose rows foreign keys change, while parents go: each snapshot ends, and the lake equals the source."""
+"""Tests snapshots of tables whose rows change through foreign keys while parent rows are deleted. Each snapshot must end, and the lake must
+equal the source.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,9 @@ def family(
 
 
 def busy(made: Family) -> Callable[[], None]:
-    """A parent is deleted and inserted again with other children, another one gets other keys, and a third one is deleted for good."""
+    """Returns a function that changes three parents: one is deleted and inserted again with other children, one gets another id and code,
+    and one is deleted.
+    """
 
     def change() -> None:
         n = next(made.events)
@@ -164,7 +168,7 @@ def busy(made: Family) -> Callable[[], None]:
 def test_the_snapshot_of_a_child_ends_though_parents_go_in_every_batch(
     source: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path
 ) -> None:
-    """First a table that is new in the lake, then a re-snapshot of mapped columns."""
+    """Tests both kinds: an initial snapshot, and a re-snapshot of a table with column mapping."""
     numbers = range(1, CHILDREN + 1)
     rows = (
         f"INSERT INTO parent VALUES {', '.join(f'({n}, {n!r})' for n in range(1, PARENTS + 1))}",
@@ -174,7 +178,7 @@ def test_the_snapshot_of_a_child_ends_though_parents_go_in_every_batch(
     )
     with family(source, spark_server, tmp_path, TABLES, *rows) as made:
         change = busy(made)
-        # a table that is new in the lake, then a re-snapshot of mapped columns
+        # The first round is an initial snapshot. The second round is a re-snapshot, whose table has mapped columns after the rename.
         for column, after in (("word", "text"), ("text", "words")):
             made.start("child", "loose")
             made.between = change

@@ -1,4 +1,6 @@
-"""Images that lack columns (binlog_row_image MINIMAL) are buffered and completed by the rows that were read; else all is read again."""
+"""Tests snapshots while images lack columns (binlog_row_image MINIMAL). The buffered images are completed from the rows that the snapshot
+read. If that is not possible, the snapshot reads all rows again.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def reading(lake: Lake) -> Reading:
 
 
 class Source:
-    """Rows of the source, changed at random, and the images that its binlog has of it: an update shows the columns that it sets."""
+    """Changes rows at random, and provides the row images that the source's binlog would have. The image of an update has the key and the
+    columns that the statement sets.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)  # noqa: S311
@@ -43,7 +47,7 @@ class Source:
         return {"id": key, **{name: self._value(name) for name in "abc"}}
 
     def change(self) -> list[Image]:
-        """Returns one statement: mostly an update, of a key that changes only whole rows."""
+        """Executes one random statement, usually an update, and returns its row images. Returns none if the statement matches no row."""
         self.order_key += 1
         key, other = self.random.sample(range(KEYS), 2)
         kind = self.random.choice(["update"] * 5 + ["insert", "delete", "move", "replace"])
@@ -94,7 +98,7 @@ def test_a_snapshot_of_rows_whose_images_lack_columns_equals_the_source_fidelity
 
 
 def _take(reading: Reading, images: list[Image], number: int, deletes: str) -> None:
-    """A segment of whole rows has no columns that describe present columns."""
+    """Buffers images as one segment. Only a segment in which an image lacks columns says for each image which columns it has."""
     lacking = any(set(each.values) != set(ORDERS.columns) for each in images if each.operation != DELETE)
     reading.take(Changes(ORDERS, images, partial=lacking), number, deletes=deletes)
 

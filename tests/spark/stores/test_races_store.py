@@ -30,13 +30,13 @@ from tests.waiting import wait_for
 NAME = "shop.log"
 BATCHES = 12
 STORES = {"s3": "s3_store", "azure": "azurite", "google": "fake_gcs"}
-# The field of a commit in which Spark and deltalake write the other writer's name of the commit.
+# The field of a commit in which the other writer, Spark or deltalake, stores the commit's name.
 NAME_OF_COMMIT = "userMetadata"
 
 
 class Colleague:
     """Compacts a table again and again until it is stopped, as a platform does. `compact` makes a commit with the given name, and returns
-    whether the store accepted it. `committed`: the names of the commits that the store accepted.
+    whether the store accepted it. `committed` has the names of the accepted commits.
     """
 
     def __init__(self, compact: Callable[[str], bool]) -> None:
@@ -163,7 +163,7 @@ def test_store_a_small_merge_that_another_writer_came_before_is_done_again_and_c
 def test_store_merges_by_spark_and_compactions_replace_no_commit_of_each_other(
     located: Lake, second_session: SparkSession
 ) -> None:
-    """First deltalake compacts the table, and then another Spark server."""
+    """Checks two other writers, one after the other: first deltalake compacts the table, and then another Spark server does."""
     located.way = "spark"
     for number in (0, 1):
         located.merge({NAME: batch(number, ("id",))})

@@ -26,8 +26,8 @@ SECONDS, FRACTION = 1600000000, ".123456"
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """A definition that the server accepted. It has what SELECT prints of the existing row, and of a row that was inserted without the
-    column (none if the server refuses such a row).
+    """Describes a definition that the server accepted. `there` is what SELECT prints for the existing row. `inserted` is what SELECT prints
+    for a row that was inserted without the column, and is empty if the server refuses such a row.
     """
 
     definition: str
@@ -56,8 +56,8 @@ def taken(played: Scene, folder: Path, definitions: tuple[str, ...], sql_mode: s
 def _values(
     played: Scene, number: int, definition: str, sql_mode: str
 ) -> tuple[str | None, tuple[str | None, ...]] | None:
-    """Returns what SELECT prints of the two rows, with a TIMESTAMP in UTC and bytes in hexadecimal. None if the
-    server has no such column.
+    """Returns what SELECT prints of the two rows, with a TIMESTAMP in UTC and bytes in hexadecimal. Returns None if the server refuses the
+    definition.
     """
     with played.connection.cursor() as cursor:
         cursor.execute("SET sql_mode = %s, time_zone = '+03:30'", (sql_mode,))

@@ -1,5 +1,5 @@
-"""Tests that no exception ends a stream: whatever reading or following a statement raises stops, by name, the tables
-that it may concern.
+"""Tests that no exception from reading or applying a statement ends the stream. Only the tables that the statement may concern stop, and
+their names are reported.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def captured(database: str, table: str) -> bool:
 
 @pytest.fixture
 def known(tmp_path: Path) -> TableHistory:
-    """Returns shop with captured tables and one that is not captured."""
+    """Returns the schema history of the database shop. One table of shop is not captured, and all others are."""
     made = TableHistory(tmp_path / "schema.jsonl", captured)
     tables = tuple(
         TableSchema(database="shop", table=name, charset="utf8mb4", columns=(ID,), key=("id",))
@@ -165,7 +165,9 @@ def test_ddl_a_mistake_at_a_table_map_stops_its_table(known: TableHistory, monke
 
 @pytest.mark.parametrize("client", sorted(CHARSETS))
 def test_ddl_a_client_of_any_charset_is_read(known: TableHistory, client: str) -> None:
-    """myloader begins with SET NAMES binary, and Python lacks some charsets. All of them agree on ASCII."""
+    """Python lacks some charsets of clients, and myloader begins with SET NAMES binary. These statements have only ASCII characters, which
+    are the same bytes in all charsets that a client can use.
+    """
     collation = {name: number for number in range(2000, 0, -1) if (name := _name_of(number))}[client]
     status = b"\x04" + collation.to_bytes(2, "little") * 3
     for text in ("FLUSH TABLES", "CREATE USER x", "ALTER TABLE items ADD c int"):
