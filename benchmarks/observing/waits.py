@@ -25,7 +25,8 @@ from sluice.spark_jobs.tables.commit_record import read_commit
 
 LOOK_SECONDS = 0.02
 RUNS_LOOKED_AT = 1000
-# By part: the field with the time at which the part ends. `shown` is the time of the commit with the observed change.
+# By the name of a part: the field of `DeliveryTimes` with the time at which the part ends. `shown` is the time of the commit with the
+# observed change.
 PARTS = {
     "wait_for_batch": "handed_out",
     "staging": "staged",

@@ -1,5 +1,5 @@
-"""Kills each process with SIGKILL at each point that a snapshot must survive, while the stream continues. Afterwards the lake equals
-MySQL.
+"""Tests snapshots while each process is killed with SIGKILL at each point that a snapshot must survive, and the stream continues.
+Afterwards the lake equals MySQL.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_a_snapshot_continues_when_killed(kill_bench: KillBench, deaths: Sequenc
 
 @pytest.mark.timeout(600)
 def test_a_group_of_snapshots_continues_when_its_run_is_killed(kill_bench: KillBench) -> None:
-    """When the run is killed first, one table of the group has its commit and no table has its record; then some tables are published."""
+    """At the first kill, one table of the group has its commit, and no table its record. At the second kill, some tables are published."""
     tables = ("counters", "moving", "early")
 
     def begin() -> None:

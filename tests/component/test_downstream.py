@@ -24,7 +24,7 @@ SELECTION = dg.AssetSelection.assets(orders, report)
 
 
 class Ticks:
-    """Runs ticks of the automation sensor of a code location with a table and a report."""
+    """Runs ticks of the automation sensor for a table and a report that depends on it."""
 
     def __init__(self, instance: dg.DagsterInstance) -> None:
         self._instance = instance

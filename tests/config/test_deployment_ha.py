@@ -105,7 +105,7 @@ OWN_LOG_STORE = "spark.delta.logStore.s3a.impl io.delta.storage.S3SingleDriverLo
 def test_ha_several_hosts_with_a_spark_each_on_one_lake_in_s3_are_refused(
     tmp_path: Path, kind: str, spark: str, defaults: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect 22: `check` passed. A host that was suspended during a commit then replaced a commit on which others had built."""
+    """Defect 22: `check` accepted such a conf/. A host that was suspended during a commit then replaced a commit on which others built."""
     shared = with_spark(kind, spark)
     conf = write(tmp_path, shared)
     if defaults:

@@ -1,4 +1,4 @@
-"""Tests that deploy/Dockerfile fits the package: it sends the files from which the wheel is built, and each command in it exists."""
+"""Tests that deploy/Dockerfile fits the package: the build gets the files that the wheel needs, and each command in the image exists."""
 
 from __future__ import annotations
 

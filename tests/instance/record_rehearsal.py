@@ -88,7 +88,7 @@ def run_all(server: DatabaseServer, lines: list[str]) -> None:
 
 
 def record(folder: Path, write: Callable[[bytes], object]) -> None:
-    """Runs the statements on a server of their own and hands over its binlog file."""
+    """Runs the statements on a new server, and passes the content of the server's binlog file to `write`."""
     server = DatabaseServer("mysql-8.0.31", folder, options={"binlog_row_metadata": "FULL"})
     with server:
         run_all(server, ["RESET MASTER", *statements("rehearsal"), "FLUSH BINARY LOGS"])

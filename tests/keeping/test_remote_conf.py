@@ -1,5 +1,5 @@
-"""Tests that a pulled conf/ counts as a whole, that an invalid or missing revision leaves the last good one in use, and that no message has
-a secret.
+"""Tests that a pulled conf/ is used only as a whole, that the last good revision stays in use if the newest one is invalid or missing, and
+that no message has a secret.
 """
 
 from __future__ import annotations

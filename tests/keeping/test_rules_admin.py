@@ -1,4 +1,4 @@
-"""Tests the rule that decides what is done with an engine, for all combinations of facts."""
+"""Tests the rule that decides whether an engine is started, restarted, stopped, released or left alone, for all combinations of facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests every manager of a ledger with one suite, and the properties that only the file has: format, refusal, durability."""
+"""Tests the managers of a ledger: what all of them have in common, and the format, refusals and durability of the file."""
 
 from __future__ import annotations
 
@@ -160,7 +160,9 @@ def test_what_cannot_be_written_is_not_kept(tmp_path: Path) -> None:
 
 
 class Unsteady(MemoryRecordStore):
-    """Loses writes. `lost`: for each of the next writes, whether it is stored before its answer is lost, or None for an answer."""
+    """Imitates a record store that loses answers. `lost` says for each of the next writes whether the write is stored before its answer is
+    lost. With None, the write is answered.
+    """
 
     def __init__(self) -> None:
         super().__init__()

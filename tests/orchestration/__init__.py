@@ -1,1 +1,1 @@
-"""Tests of Dagster around the engine: rules alone, ticks and runs in this process with fakes, and real daemons with real kills."""
+"""Tests the Dagster part: rules alone, ticks and runs in this process with fakes, and Dagster's daemons, which are killed."""

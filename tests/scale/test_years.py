@@ -1,4 +1,4 @@
-"""Tests that the files of a destination stop growing, however many years its engine lives."""
+"""Tests that the files of a destination stop growing, however many years its engine runs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ DATABASE = "exact_place"
 
 @pytest.fixture(params=SERVERS)
 def any_server(request: pytest.FixtureRequest) -> DatabaseServer:
-    """Returns each of the servers that the tests share."""
+    """Returns a server. Each test runs with every server that the tests share."""
     server: DatabaseServer = request.getfixturevalue(request.param)
     return server
 

@@ -1,5 +1,5 @@
-"""Tests a run whose request to take its batch is not answered: a real engine, which stalls during the request, its RPC endpoint, ticks and
-Spark.
+"""Tests a run whose request to take its batch is not answered. The engine, which stalls during the request, its RPC endpoint, the ticks and
+Spark are real.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Host:
 
 
 class Stall:
-    """Holds the engine in its next `publish`, as a disk or a store that hangs does, until `end`."""
+    """Stalls the engine in its next `publish` until `end` is called, as a disk or a store that hangs."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._armed, self._ended = False, threading.Event()
@@ -182,7 +182,7 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
 ) -> None:
     """Defect 3: the engine stalled during the request, the run merged the old batch, the engine replaced the batch, and cascades were lost.
 
-    A run that repeats its request gets the answer of the first one, and merges the longer batch.
+    A run that repeats its request gets the answer to its first request, and merges the longer batch.
     """
     name, stall = shop.captured.database, Stall(monkeypatch)
     gone = 1 + WHEN.index(when)

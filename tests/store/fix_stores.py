@@ -35,7 +35,7 @@ def make_store(
     start: Position | None = None,
     ddl_isolation: bool = False,
 ) -> MemoryEventStore:
-    """Creates a store of that kind; its files, if any, are in `folder`."""
+    """Creates a store of the given kind. If the store has files, they are in `folder`."""
     spill = folder / "spill"
     if kind == "memory":
         return MemoryEventStore(

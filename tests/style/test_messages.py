@@ -18,7 +18,7 @@ ALSO_PLAIN = frozenset(
     {"held", "lane", "feed", "grow", "texts", "documents", "hands", "outside", "room", "lives", "letter", "word"}
 )
 FORMS = ("ask", "tell", "bring", "younger")  # Forms of replaced words that are not regular.
-# Names whose word has another meaning than the replaced one, or that somebody else chose.
+# Names in which the replaced word has another meaning, and names that somebody else chose.
 ALLOWED = frozenset(
     {
         # In the product: mirrors of Debian. In conf/: the former name of a setting, which is refused.

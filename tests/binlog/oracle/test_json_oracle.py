@@ -1,4 +1,4 @@
-"""Compares JSON documents of every kind of value, read from the binlog, with the text that MySQL 8.0 prints."""
+"""Provides doubles whose text in JSON can be compared with the text that MySQL 8.0 prints. The file has no test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import struct
 
 
 def doubles(count: int) -> list[float]:
-    """Doubles of every size: random bits, random decimals, and those about the places where the printing changes its form."""
+    """Returns doubles of every size: random bits, random decimals, and numbers near those at which MySQL changes the form of the text."""
     chance = random.Random(7)  # noqa: S311 - test data
     bits = [struct.unpack("<d", chance.randbytes(8))[0] for _ in range(count)]
     plain = [round(chance.uniform(-1e6, 1e6), chance.randrange(7)) for _ in range(count)]

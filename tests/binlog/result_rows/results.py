@@ -22,7 +22,9 @@ FORMATS = ("<q", "<H", "", "")
 
 
 def version(*extra: Column) -> TableVersion:
-    """Returns four columns. They cover every way in which a value is sent: with a fixed width, or after its length."""
+    """Returns a table with four columns and the columns in `extra`. The four columns cover every way in which a value is sent: with a fixed
+    width, or after its length.
+    """
     return TableVersion(database="shop", table="orders", columns=(*COLUMNS, *extra), key=())
 
 
@@ -50,7 +52,7 @@ def column_payload(type_code: int, flags: int) -> bytes:
 
 
 def packets(payloads: Sequence[bytes]) -> Iterator[bytes]:
-    """Returns each payload in as many packets as it needs, numbered from 1 on."""
+    """Yields each payload in as many packets as it needs. The packets are numbered from 1."""
     sequence = 1
     for payload in payloads:
         at = 0
@@ -66,7 +68,7 @@ EOF = b"\xfe\0\0\2\0"
 
 
 def result(rows: Sequence[Sequence[Value]], end: bytes = EOF) -> bytes:
-    """Columns and rows; `end` is the last payload, an error's for instance."""
+    """Returns the packets of a result with these rows. `end` is the payload of the last packet, for example of an error."""
     heads = [bytes([len(SENT)]), *(column_payload(*each) for each in SENT), EOF]
     return b"".join(packets([*heads, *(row_payload(row) for row in rows), end]))
 

@@ -1,4 +1,4 @@
-"""Tests binary JSON that no server wrote: a damaged value causes one error, and quickly."""
+"""Tests binary JSON that no server wrote: a damaged value raises JsonFormatError, and does not keep the decoder busy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOCUMENT = bytes.fromhex("00 0300 2f00 1900 0100 1a00 0100 1b00 0100 0b 0100 05 
 
 
 def nested(depth: int) -> bytes:
-    """Arrays that hold one another, two entries each pointing to the same child."""
+    """Returns nested arrays. Each array has two entries that point to the same child."""
     document = b"\x02" + struct.pack("<HH", 0, 4)
     for _ in range(depth):
         body = document[1:]

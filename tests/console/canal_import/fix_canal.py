@@ -91,7 +91,7 @@ canal.mq.partition=0
 
 
 def meta(*clients: tuple[int, int, int], table_filter: str = r".*\..*") -> str:
-    """Returns a meta.dat with these clients: id, position, timestamp in ms."""
+    """Returns the content of a meta.dat. Each client is given by its id, its position and its timestamp in milliseconds."""
     left = [
         {
             "clientIdentity": {"clientId": client, "destination": "example", "filter": table_filter},
@@ -109,7 +109,7 @@ def meta(*clients: tuple[int, int, int], table_filter: str = r".*\..*") -> str:
 
 
 def canal_folder(root: Path, server: str = "", instance: str = "", name: str = "example") -> Path:
-    """Writes a conf folder. The added settings come last and take precedence."""
+    """Writes a conf folder of Canal, and returns it. Settings in `server` and `instance` are last in their files and take precedence."""
     folder = root / "canal" / "conf"
     (folder / name).mkdir(parents=True)
     (folder / "canal.properties").write_text(f"{SERVER}{server}\n")

@@ -70,7 +70,7 @@ def planted(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> Inst
 
 
 def found_in(text: str) -> list[str]:
-    """Returns the names of planted secrets in a text, also as URLs and base64 have them."""
+    """Returns the names of the planted secrets that a text contains: as plain text, in the form of URLs, or in base64."""
     forms = {
         name: {value, urllib.parse.quote(value, safe=""), base64.b64encode(value.encode()).decode()}
         for name, value in PLANTED.items()

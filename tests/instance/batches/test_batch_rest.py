@@ -1,4 +1,4 @@
-"""Tests where a batch ends that is staged while changes arrive."""
+"""Tests where a batch ends if changes arrive while the batch is staged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANY = 1 << 40
 
 
 class Following:
-    """A stream that always has another part. `asked`: how often it was read."""
+    """Imitates a stream that always has more changes. `requested` counts how often more changes were requested."""
 
     def __init__(self) -> None:
         self.requested = 0
@@ -28,7 +28,7 @@ class Following:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Returns the seconds of the monotonic clock, in one element."""
+    """Replaces the clock of `hand_out`. Returns a list whose one element is the time of the monotonic clock in seconds."""
     seconds = [100.0]
     monkeypatch.setattr(hand_out, "time", SimpleNamespace(monotonic=lambda: seconds[0], time=lambda: NOW))
     return seconds

@@ -357,7 +357,7 @@ def test_files_that_the_ledger_may_name_stay(shop: Open, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("order", ["rolled back, then staged", "staged, then rolled back"])
 def test_a_rollback_during_a_late_request_leaves_one_batch_whatever_comes_first(shop: Open, order: str) -> None:
-    """The run got no answer and failed, a tick rolls its batch back, and the engine still executes the request."""
+    """The run got no answer and failed. A tick rolls the run's batch back, and the engine executes the request before or after that."""
     shop.come(1)
     stage, late = shop.hand_out._stage, order == "staged, then rolled back"
 

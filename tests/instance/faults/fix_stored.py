@@ -37,7 +37,7 @@ def reading(shop: Captured) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_until_read(shop: Captured) -> None:
-    """Waits until the engine's status shows the position of the source's end."""
+    """Waits until the engine has read the source's binlog to its current end, as the engine's status file shows."""
     with shop.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")
         file, offset = cursor.fetchone()[:2]

@@ -1,6 +1,4 @@
-"""Tests that each reason for which nothing flows although the engine runs has its sentence, and that there is no sentence while all is
-well.
-"""
+"""Tests that `troubles` describes each reason why an engine runs without progress, and that it describes nothing while all is well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotates a password of a real MySQL while the stream continues: there is no restart, and no change is lost."""
+"""Tests that the stream continues while a password of a real MySQL is rotated: without a restart, and without a lost change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FIRST, SECOND, THIRD = "first-secret-17", "second-secret-18", "third-secret-19"
 
 
 class Rotated:
-    """An account whose password is in a file, and an engine that uses it."""
+    """Provides an account whose password is in a file, from which an engine reads the password."""
 
     def __init__(self, captured: Captured, file: Path) -> None:
         self.captured, self.file = captured, file

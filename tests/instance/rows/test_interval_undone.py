@@ -16,8 +16,8 @@ from tests.parser.scan.event_factory import START, EventFactory, NoHistory, feed
 
 
 class Files:
-    """The binlog files of an interval whose transactions create temporary tables and are rolled back. Each transaction arrives alone.
-    `readings` counts how often the interval was read.
+    """Imitates the binlog files of an interval. Each transaction changes rows and then rolls them back, in separate blocks. `readings`
+    counts how often the interval was read.
     """
 
     def __init__(self, transactions: int) -> None:

@@ -41,7 +41,7 @@ def test_the_job_of_the_definitions_removes_runs_and_says_how_many(
 
 
 def test_runs_are_found_by_the_mark_that_dagster_gives_them(tmp_path: Path) -> None:
-    """If a sensor or a person started a run, the mark of the run is a tag only in the storage."""
+    """Dagster marks runs with a tag of their code location. For a run that a sensor or a person started, only the storage has this tag."""
     location = InProcessCodeLocationOrigin(LoadableTargetOrigin(python_file="defs.py"), location_name="sluice")
     origin = RemoteJobOrigin(RemoteRepositoryOrigin(location, "__repository__"), "merge_shop_job")
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:

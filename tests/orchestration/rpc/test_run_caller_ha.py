@@ -1,4 +1,6 @@
-"""Tests the promises of `ports.RunEngine` over real connections: to the code server of a run's host, and over TLS to two engine hosts."""
+"""Tests that a run can call its engine as `ports.RunEngine` describes, over real connections: to the code server of the run's host, and
+over TLS to two engine hosts.
+"""
 
 from __future__ import annotations
 
@@ -177,8 +179,8 @@ def test_ha_a_batch_that_is_handed_out_to_a_run_has_a_fixed_end(remote: EngineAn
 def test_ha_a_request_whose_answer_is_late_leaves_one_batch_whatever_comes_first(
     remote: EngineAndRun, monkeypatch: pytest.MonkeyPatch, rolled_back_first: bool
 ) -> None:
-    """Defect 3: a run considered an engine that stalls as unavailable. The run does not get the late answer, but the effect of its call
-    remains.
+    """Defect 3: a run whose request got no answer in time merged the batch as it was. The engine still executed the request later, and
+    replaced the batch.
     """
     batch, reference = appendable(remote)
     take, may_end, ended = remote.engine.take, threading.Event(), threading.Event()

@@ -71,7 +71,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def launched(root: Path, **config: Any) -> tuple[dg.ExecuteInProcessResult, str, dict[str, str]]:
-    """Returns the run's result, what it says, and its tags."""
+    """Returns the run's result, its report or error, and its tags."""
     return launched_with(make_config(root), **config)
 
 
@@ -318,7 +318,9 @@ def test_the_second_of_two_operators_does_not_replace_the_first_ones_plan(direct
 def test_a_run_that_ends_while_it_decides_has_its_reason_and_can_be_launched_again(
     directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect 30: the reason became a tag of the run only after the decision was saved."""
+    """Defect 30: a run that failed while it saved its decision did not show the operator's reason. The reason became a tag of the run only
+    after the decision was saved.
+    """
     with monkeypatch.context() as patched:
 
         def ends(*_: object) -> None:

@@ -23,7 +23,7 @@ from tests.orchestration.sensor import test_tick
 
 
 class Shop:
-    """The sensor of snapshots of one destination, whose engine reports its state."""
+    """Provides the snapshot sensor of one destination. `engine` writes the status that the destination's engine would report."""
 
     def __init__(self, root: Path, instance: dg.DagsterInstance) -> None:
         config = make_config(root)
@@ -41,7 +41,7 @@ class Shop:
         )
 
     def published(self) -> list[bool]:
-        """Results of the engine's check that a tick publishes."""
+        """Runs a tick. Returns for each result of the engine's check that the tick publishes whether the check passed."""
         context = dg.build_sensor_context(
             instance=self.instance, cursor=self.cursor, repository_def=self.defs.get_repository_def()
         )

@@ -37,7 +37,7 @@ TICK_SECONDS = 1.0  # How long a tick with nothing to do waits.
 
 
 class Shop:
-    """The sensor of one destination, with everything around it. Each call runs a tick, as the daemon does."""
+    """Provides the sensor of one destination, and a fake engine. `tick` runs a tick, as the daemon does."""
 
     def __init__(
         self,

@@ -37,7 +37,9 @@ RDS = (
 
 
 def account(server: DatabaseServer, *grants: str) -> None:
-    """Creates the account `managed` with these grants, which do not include SUPER. Also creates an empty shop."""
+    """Creates the account `managed` with these grants, which do not include SUPER. Also creates the database managed_shop with an empty
+    table.
+    """
     run(
         server,
         "CREATE DATABASE IF NOT EXISTS managed_shop",

@@ -1,4 +1,4 @@
-"""Rows of tables that stopped for the lake stay in the stream."""
+"""Tests that the rows of a table that stopped for the lake stay in the stream, because consumers still need them."""
 
 from __future__ import annotations
 

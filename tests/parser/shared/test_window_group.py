@@ -31,7 +31,7 @@ TRANSACTIONS = 12  # The number of transactions in each file.
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """The bytes of a dump, and its transactions in order: the end of each, and the last bytes of its row event."""
+    """Describes a dump: its bytes, and for each of its transactions, in order, the end and the last bytes of the row event."""
 
     data: bytes
     ends: list[tuple[str, int]]

@@ -87,7 +87,9 @@ def test_a_client_above_the_limit_gets_the_reason_in_the_answer_to_its_authentic
 
 
 def _admitted_again(stack: contextlib.ExitStack, listener: CanalListener) -> bool:
-    """The server notices the end of a client a moment later."""
+    """Returns whether the listener admits another client. Tries several times, because the server notices the end of a client a moment
+    later.
+    """
     for _ in range(1000):
         client = connected(stack, listener)
         client.sendall(LOGIN)
@@ -125,7 +127,7 @@ def test_all_of_the_greeting_has_one_deadline(stack: contextlib.ExitStack) -> No
 
 
 def _bytes_until_answered(client: socket.socket) -> int:
-    """Sends zeros, ten a second, until the server says something."""
+    """Sends ten zero bytes per second until the server answers. Returns the number of bytes that were sent."""
     for sent in range(BYTES_SENT_MAX):
         if select.select([client], [], [], 0.1)[0]:
             return sent
@@ -200,7 +202,7 @@ def test_a_tls_handshake_counts_for_both_bounds(stack: contextlib.ExitStack, tmp
 
 @pytest.mark.found
 def test_a_tls_handshake_that_takes_too_long_is_ended(stack: contextlib.ExitStack, tmp_path: Path) -> None:
-    """Test for defect 21: the TLS handshake is part of the one deadline."""
+    """Test for defect 21: the deadline for the authentication includes the TLS handshake."""
     files = write_certificate(tmp_path, "127.0.0.1")
     keys = (files["server"], files["server_key"])
     address = Address(greeting_seconds=GREETING_SECONDS, certificate_file=keys[0], key_file=keys[1])

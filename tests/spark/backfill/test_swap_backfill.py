@@ -1,4 +1,6 @@
-"""Tests a past state that replaces its live table: what is refused, and that the stream continues in the table. No Spark is needed."""
+"""Tests swaps, in which a past state replaces its live table: which swaps are refused, and that the stream continues in the table. Spark is
+not needed.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ class Shop(LoggedTable):
         return self
 
     def rebuild(self, version: int, up_to: Position = POSITION, ledger: str = LEDGER_ID) -> None:
-        """Does what `backfill --into` does from a version after which no change came."""
+        """Builds a past state from `version`, as `backfill --into` does if no changes follow that version."""
         work = self.folder / "work"
         work.mkdir(exist_ok=True)
         build(

@@ -1,4 +1,4 @@
-"""Provides a gateway, as platforms put it in front of a Spark Connect server. It ends TLS and requires a bearer token."""
+"""Provides a gateway like those that platforms have in front of a Spark Connect server: it terminates TLS and requires a bearer token."""
 
 from __future__ import annotations
 

@@ -142,7 +142,9 @@ def _execute(lake: Lake, *statements: str) -> None:
 def test_identity_a_column_that_a_user_removed_stops_the_table_until_the_version_before_is_restored(
     lake: Lake, way: str, removal: str
 ) -> None:
-    """Defect 1079. The user may drop a column that the source no longer has."""
+    """Defect 1079: if a user removed a column that Sluice still needed, the merge added the column again, with NULL. The user may drop
+    `gone`, which the source no longer has.
+    """
     lake.way = way  # type: ignore[assignment]
     records = Records()
     without = SchemaChange(2, WITHOUT, ({"kind": "drop", "column": "gone", "plan": "keep", "new_name": ""},))

@@ -239,7 +239,8 @@ def test_identity_an_older_image_never_overwrites_a_newer_row(table: Table) -> N
     job = table.stage(
         Changes(ORDERS, [image(UPDATE_AFTER, 5, 1, "old"), image(DELETE, 6, 9, ""), image(INSERT, 7, 4, "d")])
     )
-    # With another owner, the table looks as if another ledger took it over, whose transactions do not show the earlier changes of rows.
+    # With another owner, the table looks as if another ledger took it over. The transactions of that ledger do not show the earlier
+    # changes.
     log.alter.set_table_properties(
         {"sluice.owner": dataclasses.replace(OWNER, ledger_id="f" * 12).to_text()}, raise_if_not_exists=False
     )

@@ -26,7 +26,7 @@ WAYS = st.lists(
 )
 
 
-# Each example is some Spark merges. So a failure is shown as it was found, and is not reduced for minutes.
+# An example consists of several Spark merges. So hypothesis does not simplify a failing example, which would take minutes.
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(streams=STREAMS, divisions=DIVISIONS, ways=WAYS)
 @pytest.mark.timeout(600)

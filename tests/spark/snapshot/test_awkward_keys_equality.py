@@ -1,4 +1,4 @@
-"""Rows of tables with every awkward kind of key are read while they change; what is published equals the source."""
+"""Tests snapshots of tables with every awkward kind of key while their rows change: the published rows equal the source."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
-# table → columns of its key, and the value of each for a number from 0 to 59
+# By table: the columns of its key, and the SQL expressions of their values for a number `n` from 0 to 59.
 KEYS = {
     "general": ("k varchar(40) COLLATE utf8mb4_general_ci", "IF({n} % 2, CONCAT('ä', {n}), CONCAT('B', {n}, ' '))"),
     "accents": ("k varchar(40) COLLATE utf8mb4_0900_ai_ci", "CONCAT(CHAR(97 + {n} % 26 USING utf8mb4), 'É', {n})"),
@@ -109,7 +109,7 @@ def making(name: str) -> list[str]:
 
 
 def change(pipeline: Pipeline, ending: threading.Event) -> None:
-    """Rows come, change, go and move to other keys, in every table, again and again."""
+    """Inserts, replaces, updates and deletes rows of every table until `ending` is set."""
     with pipeline.captured.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"USE {pipeline.captured.database}")
         step = 0

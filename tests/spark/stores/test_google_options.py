@@ -1,4 +1,4 @@
-"""Tests Google Cloud Storage without a server: accounts, the settings of Spark, and its file system on a store in memory."""
+"""Tests Google Cloud Storage without a server: the accounts, Spark's settings, and the file system on a store in memory."""
 
 from __future__ import annotations
 

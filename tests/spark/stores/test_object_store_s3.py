@@ -1,4 +1,4 @@
-"""Tests the translation of deltalake's options of a store to Spark's, and what an error may show of them. The tests use no server."""
+"""Tests that deltalake's options of a store become settings of Spark, and that an error shows no secret of them. No server is used."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def by_deltalake(lake: Lake) -> Callable[[str], bool]:
         try:
             done = lake.log(NAME).optimize.compact(commit_properties=properties)
         except CommitFailedError:
-            return False  # Sluice was first: the colleague is told.
+            return False  # Sluice has committed first.
         return bool(done["numFilesRemoved"])
 
     return compact

@@ -34,12 +34,14 @@ def changes(operation: int, keys: range, start: int) -> Changes:
 
 
 class User:
-    """Compacts the table while a merge is at it: begins whenever a merge says MERGE. `conflicts`: those that the user lost."""
+    """Imitates a user who compacts the table whenever a merge executes MERGE. `conflicts` counts the conflicts in which the user's commit
+    failed.
+    """
 
     def __init__(self, session: LakeSession, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self._session, self._table = session, delta_path(path)
         self.conflicts = 0
-        # Maintenance does the same, because by default a VACUUM lists files with ten thousand tasks.
+        # By default, a VACUUM lists files with ten thousand tasks. Maintenance uses the same settings.
         session.configure({**settings.SMALL_SETTINGS, **VACUUM_SETTINGS})
         whole = LakeSession.commit
 
@@ -69,7 +71,7 @@ class User:
 
 @pytest.fixture
 def user(lake: Lake, monkeypatch: pytest.MonkeyPatch, marks_rows: None) -> Iterator[User]:
-    """Returns a session of a user, and a table with marked rows, which OPTIMIZE rewrites."""
+    """Provides a user with a separate session. Merges write deletion vectors, so that OPTIMIZE has files to rewrite."""
     of_the_user = dataclasses.replace(lake.spark, sessions_file=None)  # Without a file, no run ends it.
     with open_sessions(of_the_user, 1) as (session,):
         yield User(session, lake.target(NAME).path, monkeypatch)

@@ -1,1 +1,1 @@
-"""Tests the schema history: by position, over restarts, with real servers."""
+"""Tests the schema history: the schemas at each position, also after restarts and with real servers."""

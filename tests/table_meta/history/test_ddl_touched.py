@@ -1,4 +1,4 @@
-"""Tests which tables a statement may have given other columns, by statement."""
+"""Tests for each statement which tables may have other columns after it."""
 
 from __future__ import annotations
 
