@@ -15,6 +15,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from sluice.console.toolchain.ports import listens
 
 POLL_SECONDS = 0.05
@@ -74,10 +76,11 @@ class ChildProcess:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def stop(self, deadline_seconds: float = 30.0) -> None:
-        """Sends SIGTERM to the program and its process group. Kills both if the program has not ended after `deadline_seconds`."""
+        """Sends SIGTERM to the program and its process group. After `deadline_seconds`, kills those of them that have not ended."""
         self._signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(deadline_seconds)
+        end = time.monotonic() + deadline_seconds
+        while time.monotonic() < end and self._group_runs():
+            time.sleep(POLL_SECONDS)
         self.kill()
 
     def kill(self) -> None:
@@ -102,12 +105,28 @@ class ChildProcess:
         """Continues a program that `stall` has suspended."""
         self._signal(signal.SIGCONT)
 
+    def _group_runs(self) -> bool:
+        """Returns whether the program or another process of its group has not ended. Does not set `returncode`, because `_signal` then
+        could not reach the other processes any more.
+        """
+        return self._process.returncode is None and any(
+            _is_in_group(each, self._process.pid) for each in psutil.process_iter()
+        )
+
     def _signal(self, number: signal.Signals) -> None:
         # The id of an ended child stays in use until this process has waited for the child (`returncode` is then set). Until then, no other
         # process group can have this id and get the signal.
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
+
+
+def _is_in_group(process: psutil.Process, group: int) -> bool:
+    """Returns whether a process belongs to a process group and has not ended."""
+    try:
+        return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+    except (OSError, psutil.Error):
+        return False
 
 
 def _watcher_of(pid: int) -> "subprocess.Popen[bytes]":

@@ -1,5 +1,7 @@
 """Tests that a child process ends with its parent, on request, or by force, and that a used port is reported before anything starts."""
 
+import contextlib
+import os
 import signal
 import socket
 import subprocess
@@ -55,6 +57,33 @@ def test_child_that_ignores_the_request_is_killed_at_the_deadline(tmp_path: Path
     child.stop(0.2)
     assert child.exit_code == -signal.SIGKILL
     assert wait_until_gone(child.pid, 1)
+
+
+@pytest.mark.found
+def test_a_process_that_the_child_started_ends_with_the_child(tmp_path: Path) -> None:
+    """Defect 1110: if a child obeyed SIGTERM, `stop` left a process running that this child had started, and that ignores SIGTERM."""
+    log, deaf = tmp_path / "log", """trap "" TERM; echo ready $$; while :; do sleep 0.1; done"""
+    child = ChildProcess(["/bin/sh", "-c", f"/bin/sh -c '{deaf}' & wait"], log)
+    wait_for("the process has started", lambda: "ready" in last_lines(log))
+    pid = int(last_lines(log).split()[1])
+    child.stop(0.2)
+    assert child.exit_code == -signal.SIGTERM
+    try:
+        assert wait_until_gone(pid, 5)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_a_process_that_the_child_started_has_the_same_time_to_end(tmp_path: Path) -> None:
+    log, slow = (
+        tmp_path / "log",
+        """trap "sleep 0.3; echo orderly; exit" TERM; echo ready; while :; do sleep 0.1; done""",
+    )
+    child = ChildProcess(["/bin/sh", "-c", f"/bin/sh -c '{slow}' & wait"], log)
+    wait_for("the process has started", lambda: "ready" in last_lines(log))
+    child.stop(20)
+    assert last_lines(log).endswith("orderly")
 
 
 def test_child_hears_ctrl_c_also_where_its_parent_does_not(tmp_path: Path) -> None:
