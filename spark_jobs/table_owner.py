@@ -241,7 +241,7 @@ def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Ite
                 f"{record.version}"
             ),
         )
-    if (commit := _rewritten_by(owner, record, commits)) is not None:
+    if (commit := rewritten_by(owner, record, commits)) is not None:
         yield (
             TABLE_RESTORED,
             (
@@ -312,27 +312,28 @@ def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:
     return found.table_id != record.table_id and not any(rewrites(each) and is_by(owner, each) for each in later)
 
 
-def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Returns the commit in which the table lost merged rows, among the commits after `record.version`. Returns None if the table has all
-    merged rows, or lost them and got them back.
-
-    A RESTORE loses no rows if the restored version had all rows and is not older than the last merge.
+def rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Returns the commit of another program in which the table lost merged rows that it still lacks. The version before this commit has
+    these rows. Returns None if the table has all merged rows, or lost them and got them back. Ignores commits up to `record.version`.
     """
-    # Version → the commit that removed merged rows from this version, or None if the version has all merged rows.
-    why: dict[int, Mapping[str, Any] | None] = {record.version: None}
-    merged, last = record.version, record.version
-    for commit in sorted(commits, key=_version):
+    later = sorted((each for each in commits if _version(each) > record.version), key=_version)
+    # For each version of the table, the versions whose merges it has. `record.version` stands for all merges up to this version.
+    has = {record.version: frozenset({record.version})}
+    merged = content = has[record.version]
+    for commit in later:
         version = _version(commit)
-        if version <= record.version:
-            continue
-        if not rewrites(commit) or is_by(owner, commit):
-            why[version] = why[last]
-            merged = version if our_record(commit) else merged
-        else:
-            back = restored_version(commit)
-            why[version] = why.get(back, commit) if back >= merged else commit
-        last = version
-    return why[last]
+        if rewrites(commit) and not is_by(owner, commit):
+            content = has.get(restored_version(commit), frozenset())
+        elif our_record(commit):
+            merged, content = merged | {version}, content | {version}
+        has[version] = content
+    lost, found = merged - content, None
+    for commit in reversed(later):
+        version = _version(commit)
+        if not any(each <= version and each not in has[version] for each in lost):
+            break
+        found = commit
+    return found
 
 
 def _version(commit: Mapping[str, Any]) -> int:

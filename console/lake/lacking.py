@@ -171,7 +171,7 @@ class Lacking:
         now = f"Version {lost.by.version} is a {lost.by.operation} by another writer. The table has {self._rows()}{before}."
         if lost.all_doubtful:
             return (
-                f"{now} That commit does not record which rows it kept: every row that runs merged up to "
+                f"{now} The log does not tell which rows are left: every row that runs merged up to "
                 f"{self.cursor} may be missing."
             )
         return f"{now} {_changes(lost.commits)}"

@@ -10,7 +10,15 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sluice.spark_jobs.table_owner import Owner, TableRecord, is_by, of_a_shard, restored_version, rewrites
+from sluice.spark_jobs.table_owner import (
+    Owner,
+    TableRecord,
+    is_by,
+    of_a_shard,
+    restored_version,
+    rewrites,
+    rewritten_by,
+)
 from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, CommittedInterval, read_commit
 
 
@@ -18,8 +26,8 @@ from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, CommittedIn
 class LostCommits:
     """The commits of runs that were lost, oldest first.
 
-    `by` is the newest commit of another program that restored or overwrote the table. `by` is None if nothing was lost. If `all_doubtful`,
-    the log does not tell which rows such a commit kept, so any row that runs have merged may be missing.
+    `by` is the commit of another program that removed them from the table (`rewritten_by`). `by` is None if nothing was lost. If
+    `all_doubtful`, the log does not tell which rows the table still has, so any row that runs have merged may be missing.
     """
 
     commits: tuple[CommittedInterval, ...] = ()
@@ -35,7 +43,9 @@ def lost_commits(owner: Owner, record: TableRecord, version: int, history: Itera
     continues at the restored version.
     """
     commits = {int(each.get("version", 0)): each for each in history if not of_a_shard(each)}
-    lost, by, at = list[CommittedInterval](), None, version
+    rewriting = rewritten_by(owner, record, (each for at, each in commits.items() if at <= version))
+    by = read_commit(rewriting) if rewriting is not None else None
+    lost, at = list[CommittedInterval](), version
     while at > record.version:
         commit = commits.get(at)
         if commit is None or not rewrites(commit) or is_by(owner, commit):
@@ -43,7 +53,6 @@ def lost_commits(owner: Owner, record: TableRecord, version: int, history: Itera
             continue
         back = restored_version(commit)
         lost += [found for each in range(back + 1, at) if (found := _merged(owner, commits.get(each))) is not None]
-        by = by or read_commit(commit)
         if back < 0:
             return LostCommits(commits=_sorted(lost), by=by, all_doubtful=True)
         at = back

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.console.lake.lacking import Lacking
 from sluice.console.lake.tables import LakeTable
-from sluice.spark_jobs.table_owner import Owner, TableRecord
+from sluice.spark_jobs.table_owner import FoundTable, Owner, TableRecord, behind_our_back
 from sluice.spark_jobs.tables.lost_commits import lost_commits, newest_merged
 
 OWNER = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
@@ -29,6 +29,10 @@ def of_run(version: int, *, kind: str = "changes", owner: Owner = OWNER) -> Mapp
 
 def restore(version: int, back: int | None) -> Mapping[str, Any]:
     return {"version": version, "operation": "RESTORE", "operationParameters": {"version": back, "timestamp": None}}
+
+
+def overwrite(version: int) -> Mapping[str, Any]:
+    return {"version": version, "operation": "WRITE", "operationParameters": {"mode": "Overwrite"}}
 
 
 def merged(*versions: int) -> list[Mapping[str, Any]]:
@@ -60,6 +64,34 @@ def test_identity_the_commits_that_a_table_lost_are_found_in_its_log(
     assert [each.version for each in lost.commits] == missing
     assert lost.all_doubtful is doubtful
     assert (lost.by is not None) == bool(missing)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("history", "by"),
+    [
+        ([restore(4, 1), restore(5, 4)], 4),
+        ([restore(4, 1), restore(5, 1)], 4),
+        ([restore(4, 2), restore(5, 1)], 4),
+        ([restore(4, 1), restore(5, 3), restore(6, 1)], 6),  # The commits were back in version 5.
+        ([overwrite(4), overwrite(5)], 4),
+        ([overwrite(4), restore(5, 4)], 4),
+        ([restore(4, 1), overwrite(5)], 4),
+        ([restore(4, 2), *merged(5), restore(6, 3), restore(7, 3)], 6),  # A run had begun version 5 before the RESTORE.
+    ],
+)
+def test_identity_the_commit_is_named_that_removed_the_rows_and_not_a_later_one(
+    history: list[Mapping[str, Any]], by: int
+) -> None:
+    """Defect 1111: if two commits of other programs rewrote a table, `lake accept` and the refusal named the newer one. They advised to
+    restore the version before that commit, which lacks the rows too.
+    """
+    record, all_commits = TableRecord(table_id="t", version=3), [*merged(1, 2, 3), *history]
+    lost = lost_commits(OWNER, record, all_commits[-1]["version"], all_commits[::-1])
+    assert lost.by is not None
+    assert lost.by.version == by
+    found = FoundTable(exists=True, path="/lake", table_id="t", version=all_commits[-1]["version"], commits=all_commits)
+    assert f"version {by} of the Delta table" in behind_our_back(OWNER, record, found)
 
 
 def test_identity_commits_of_others_are_none_that_our_runs_lost() -> None:
