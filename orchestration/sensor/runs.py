@@ -95,6 +95,20 @@ class Said:
         return {str(name): TableFailure(**why) for name, why in (value or {}).items()}
 
 
+def _as_handed_out(newest: Sequence[StoredRun]) -> list[StoredRun]:
+    """Returns the runs of batches, without those that somebody started again after a later delivery had been handed out. Such a run merges
+    nothing, and so it says nothing about its delivery. `newest` has the newest run first.
+    """
+    kept = list[StoredRun]()
+    batches = list[str]()
+    for each in reversed(newest):
+        batch = each.dagster_run.tags.get(BATCH_TAG, "")
+        if batch and batch not in batches[:-1]:
+            kept.append(each)
+            batches += [batch] if batch not in batches else []
+    return kept[::-1]
+
+
 def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
     """Returns the delivery and the status of each run, newest first, so that the caller can count the consecutive failures up to
     `delivery`.
@@ -145,7 +159,7 @@ class RunStore:
 
     def failed(self, reference: BatchReference, run: RunRecord) -> Failed:
         """Returns the failure of a run of the batch, with the number of consecutive failed deliveries."""
-        newest = self._newest(self._job_name, RUNS_LOOKED_AT)
+        newest = _as_handed_out(self._newest(self._job_name, RUNS_LOOKED_AT))
         ends = _ends(newest, str(reference.delivery))
         said = self._what_failed(run.run_id)
         return Failed(

@@ -12,6 +12,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster import DagsterRunStatus as S
+from dagster._core.storage.tags import RUN_KEY_TAG
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ from sluice.orchestration.sensor.backoff import (
     remaining_seconds,
     waiting,
 )
+from sluice.orchestration.sensor.runs import RunStore, Said
 from tests.orchestration.sensor.test_tick import JOB, Shop
 
 SLACK_SECONDS = 4  # The time that the tests themselves may take between a failure and the next tick.
@@ -189,6 +191,36 @@ def test_executing_the_failed_run_again_by_hand_needs_no_wait(shop: FailingShop)
     assert shop.tick().skip_message.startswith("nothing waits")
     assert shop.engine.acked == [2]
     assert shop.engine.waiting == ""
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("status", [S.FAILURE, S.CANCELED, S.STARTING])
+@pytest.mark.parametrize("drained", [False, True])
+def test_executing_the_run_of_an_older_delivery_again_by_hand_shortens_no_wait(
+    shop: FailingShop, status: S, drained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1112: an operator executed the run of an older delivery again. If this run was canceled, had not ended, or had drained,
+    the failures before it did not count, and the next wait was short. If it failed, a table that cannot be merged stopped later.
+    """
+    first = shop.request()
+    shop.fail(first)
+    for pause in (0, 10):
+        shop.passed_seconds = pause
+        shop.fail(shop.request())
+    again = shop.run(first, status)
+    if drained:
+        shop.instance.add_run_tags(again.run_id, {RUN_KEY_TAG: "its first batch"})
+    shop.passed_seconds = 20
+    shop.fail(shop.request())
+    looked, what_failed = list[str](), RunStore._what_failed
+
+    def recorded(runs: RunStore, run_id: str) -> Said:
+        looked.append(run_id)
+        return what_failed(runs, run_id)
+
+    monkeypatch.setattr(RunStore, "_what_failed", recorded)
+    assert shop.waits(40) == "(4 runs in a row failed): shop.items: a type differs"
+    assert again.run_id not in looked, "its failure says nothing about the tables"
 
 
 def test_a_run_that_could_not_say_why_it_failed_is_waited_for_too(shop: FailingShop) -> None:
