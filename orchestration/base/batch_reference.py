@@ -33,6 +33,9 @@ BATCH_TAG = "sluice/batch"  # By this tag a tick finds the runs of a batch in on
 # A run with the value DRAIN takes further batches after its first one, and sets BATCH_TAG to its current batch.
 RUNS_TAG = "sluice/runs"
 DRAIN = "drain"
+# The id of the destination's ledger, in the tags of runs that merge no batch: snapshots and maintenance. Other code locations may have jobs
+# of the same names. A sensor or schedule recognizes its own runs by this tag also after the code location was renamed.
+LEDGER_TAG = "sluice/ledger"
 
 _DESTINATION = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _LEDGER = re.compile(r"[0-9a-f]{12}")
@@ -121,6 +124,12 @@ def changes_of(tags: Mapping[str, str]) -> str:
     run has no batch tag.
     """
     return tags.get(BATCH_TAG, "").rpartition(":")[0]
+
+
+def ledger_of(tags: Mapping[str, str]) -> str:
+    """Returns the id of the ledger that a run's tags name, or "" if they name none."""
+    _, _, after = tags.get(BATCH_TAG, "").partition(":")
+    return tags.get(LEDGER_TAG, "") or after.partition(":")[0]
 
 
 def check_tags(reference: BatchReference, tags: Mapping[str, str]) -> None:

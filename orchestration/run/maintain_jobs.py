@@ -5,12 +5,16 @@
 
 import time
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field
 
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import SluiceError
+from sluice.orchestration.base.batch_reference import LEDGER_TAG, ledger_of
 from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.base.table_catalog import delta_key, size_metadata
@@ -74,6 +78,8 @@ def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.J
             force=config.force,
         )
         with as_failure():
+            # The tag is missing if somebody started the run in Dagster's UI.
+            context.instance.add_run_tags(context.run_id, _ledger_tags(settings.destination_dir(destination)))
             made = run_maintenance(ports, settings, request, context.log.info, done, run=context.run.run_id)
         context.add_output_metadata(_of_all(made))
         if made.failed:
@@ -110,10 +116,19 @@ def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefini
     OPTIMIZE runs every hour, and VACUUM every Sunday.
     """
     given, minute = config.destinations[destination].maintenance, minute_of(destination)
+    directory = config.destination_dir(destination)
     hourly, sundays = f"{minute} * * * *", f"{minute} 4 * * 0"
     return [
-        _schedule(destination, job, "optimize", given.optimize_at(hourly), hourly, Maintenance()),
-        _schedule(destination, job, "vacuum", given.vacuum, sundays, Maintenance(optimize=False, vacuum=True)),
+        _schedule(destination, job, "optimize", given.optimize_at(hourly), hourly, Maintenance(), directory=directory),
+        _schedule(
+            destination,
+            job,
+            "vacuum",
+            given.vacuum,
+            sundays,
+            Maintenance(optimize=False, vacuum=True),
+            directory=directory,
+        ),
     ]
 
 
@@ -125,21 +140,27 @@ def minute_of(destination: str) -> int:
 
 
 def _schedule(  # noqa: PLR0917  two callers, above
-    destination: str, job: dg.JobDefinition, act: str, schedule: str, usual: str, given: Maintenance
+    destination: str, job: dg.JobDefinition, act: str, schedule: str, usual: str, given: Maintenance, *, directory: Path
 ) -> dg.ScheduleDefinition:
     running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
 
     def evaluated(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        try:
+            tags = _ledger_tags(directory)
+        except SluiceError as error:
+            return dg.SkipReason(f"{error.code}: {error}")
         open_runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name, statuses=UNDER_WAY))
         working = []
         for each in open_runs:
+            if ledger_of(each.dagster_run.tags) not in {"", *tags.values()}:
+                continue  # The run belongs to another installation, whose code location has a destination of the same name.
             if why := _why_lost(each):
                 context.instance.report_run_failed(each.dagster_run, why)
             else:
                 working.append(each)
         if any(_does(destination, each, act) for each in working):
             return dg.SkipReason(f"a run of {job.name} is in progress")
-        return dg.RunRequest(run_config=dg.RunConfig(ops={maintain_name(destination): given}))
+        return dg.RunRequest(run_config=dg.RunConfig(ops={maintain_name(destination): given}), tags=tags)
 
     return dg.ScheduleDefinition(
         name=f"{act}_{destination}_schedule",
@@ -150,6 +171,14 @@ def _schedule(  # noqa: PLR0917  two callers, above
         execution_timezone="UTC",
         default_status=running if schedule else stopped,
     )
+
+
+def _ledger_tags(directory: Path) -> dict[str, str]:
+    """Returns the tags by which the schedules recognize the runs of their destination. Returns no tags if there is no ledger yet. Raises
+    MetaError if the ledger cannot be read.
+    """
+    ledger = read_ledger(directory).ledger_id
+    return {LEDGER_TAG: ledger} if ledger else {}
 
 
 def _does(destination: str, record: dg.RunRecord, act: str) -> bool:

@@ -14,6 +14,8 @@ import yaml
 
 from sluice.cdc_engine.config.operation import MaintenanceConfig
 from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.orchestration.base.batch_reference import LEDGER_TAG
 from sluice.orchestration.base.ports import MergeFailedError
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run import maintain_jobs, maintain_run
@@ -24,6 +26,7 @@ from sluice.orchestration.run.spark_merge import KeptRecords
 from sluice.spark_jobs.maintain.rule import FileFacts, MaintenanceAct
 from sluice.spark_jobs.maintain.tables import Maintained, MaintainedTable
 from sluice.spark_jobs.table_owner import Owner, TableRecord
+from tests.fix_ledgers import FileLedger
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 MADE = Maintained(
@@ -182,6 +185,48 @@ def test_a_run_that_was_never_submitted_does_not_end_maintenance_for_ever(
             assert not schedule.evaluate_tick(context).run_requests, "it may still be submitted"
             monkeypatch.setattr("sluice.orchestration.base.unbegun_runs.state_seconds", lambda _: 200.0)
             assert schedule.evaluate_tick(context).run_requests
+
+
+@pytest.mark.found
+def test_runs_of_another_installation_neither_delay_maintenance_nor_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1113: two code locations with Sluice can have a destination of the same name. The schedules of one were skipped while a run of
+    the other was open, and marked this run as failed after a day.
+    """
+    made = definitions(tmp_path)
+    FileLedger(make_config(tmp_path).destination_dir("shop")).update(lambda _: Ledger(ledger_id="0123456789ab"))
+    schedule, job = made.resolve_schedule_def("optimize_shop_schedule"), made.resolve_job_def("maintain_shop_job")
+    with (
+        dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+        dg.build_schedule_context(instance=instance) as context,
+    ):
+        others = instance.create_run_for_job(job, tags={LEDGER_TAG: "ffffffffffff"}, status=dg.DagsterRunStatus.STARTED)
+        tick: Any = schedule.evaluate_tick(context)
+        (request,) = tick.run_requests
+        assert request.tags[LEDGER_TAG] == "0123456789ab"
+        own = instance.create_run_for_job(job, tags=request.tags, status=dg.DagsterRunStatus.STARTED)
+        assert schedule.evaluate_tick(context).skip_message == "a run of maintain_shop_job is in progress"
+        monkeypatch.setattr(maintain_jobs, "_why_lost", lambda _: "its process must have ended")
+        assert schedule.evaluate_tick(context).run_requests
+        statuses = {each.run_id: each.status for each in instance.get_runs()}
+        assert statuses == {others.run_id: dg.DagsterRunStatus.STARTED, own.run_id: dg.DagsterRunStatus.FAILURE}
+
+
+@pytest.mark.found
+def test_a_run_of_maintenance_that_a_person_started_gets_the_tag_of_its_ledger(
+    tmp_path: Path, requests: list[MaintainRequest]
+) -> None:
+    """Test for defect 1113: other installations recognize by this tag that the run is not theirs."""
+    made = definitions(tmp_path)
+    FileLedger(make_config(tmp_path).destination_dir("shop")).update(lambda _: Ledger(ledger_id="0123456789ab"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = made.resolve_job_def("maintain_shop_job").execute_in_process(instance=instance)
+        assert result.success
+        assert len(requests) == 1
+        run = instance.get_run_by_id(result.run_id)
+    assert run is not None
+    assert run.tags[LEDGER_TAG] == "0123456789ab"
 
 
 @pytest.mark.found
