@@ -34,14 +34,20 @@ class StoredRuns:
     """
 
     def __init__(self, storage: SqlRunStorage, label: str) -> None:
-        self._storage, self._label = storage, label
+        marks = db.select(RunTagsTable.c.run_id).where(
+            RunTagsTable.c.run_id == RunsTable.c.run_id, RunTagsTable.c.key == REPOSITORY_LABEL_TAG
+        )
+        self._storage = storage
+        self._ours = db.exists(marks.where(RunTagsTable.c.value == label)) if label else ~db.exists(marks)
 
     def oldest_kept(self) -> dict[str, int]:
-        """Returns, for each job, the number of the oldest of its NEWEST_RUNS_KEPT newest runs. Leaves out jobs with fewer runs."""
+        """Returns, for each job, the number of the oldest of its NEWEST_RUNS_KEPT newest runs in this code location. Leaves out jobs with
+        fewer runs.
+        """
         found = {}
         with self._storage.connect() as connection:
             for (job,) in connection.execute(db.select(RunsTable.c.pipeline_name).distinct()).fetchall():
-                newest = db.select(RunsTable.c.id).where(RunsTable.c.pipeline_name == job)
+                newest = db.select(RunsTable.c.id).where(RunsTable.c.pipeline_name == job, self._ours)
                 oldest = newest.order_by(RunsTable.c.id.desc()).offset(NEWEST_RUNS_KEPT - 1).limit(1)
                 row = connection.execute(oldest).fetchone()
                 if row is not None:
@@ -50,10 +56,6 @@ class StoredRuns:
 
     def ended(self) -> Iterator[list[EndedRun]]:
         """Yields the runs that have ended, in pages, oldest first."""
-        marks = db.select(RunTagsTable.c.run_id).where(
-            RunTagsTable.c.run_id == RunsTable.c.run_id, RunTagsTable.c.key == REPOSITORY_LABEL_TAG
-        )
-        ours = db.exists(marks.where(RunTagsTable.c.value == self._label)) if self._label else ~db.exists(marks)
         columns = (
             RunsTable.c.id,
             RunsTable.c.run_id,
@@ -64,7 +66,7 @@ class StoredRuns:
         )
         last = 0
         while True:
-            query = db.select(*columns).where(RunsTable.c.id > last, RunsTable.c.status.in_(ENDED), ours)
+            query = db.select(*columns).where(RunsTable.c.id > last, RunsTable.c.status.in_(ENDED), self._ours)
             with self._storage.connect() as connection:
                 rows = connection.execute(query.order_by(RunsTable.c.id).limit(PAGE)).fetchall()
             if not rows:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import dagster as dg
 import pytest
 from dagster._core.remote_origin import (
     InProcessCodeLocationOrigin,
+    RegisteredCodeLocationOrigin,
     RemoteJobOrigin,
     RemoteRepositoryOrigin,
 )
@@ -17,7 +19,8 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.retention import stored_runs
 from sluice.orchestration.retention.jobs import JOB
-from sluice.orchestration.retention.rules import EndedRun
+from sluice.orchestration.retention.prune import prune
+from sluice.orchestration.retention.rules import EndedRun, RunRetention
 from tests.orchestration.fix_location import make_config, make_fake_ports
 from tests.orchestration.retention.fix_old_runs import FEW_RUNS, make_old_home, open_instance
 
@@ -53,6 +56,30 @@ def test_runs_are_found_by_the_mark_that_dagster_gives_them(tmp_path: Path) -> N
         ]
         assert not _ended(instance, "")
         assert not _ended(instance, "__repository__@other")
+
+
+@pytest.mark.found
+def test_the_newest_runs_of_a_job_stay_although_another_code_location_has_newer_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1114: two code locations can have jobs of the same names. If the other location had the newest runs of a job, `prune_dagster`
+    kept none of its own, so that ticks could not count the failures any more.
+    """
+    monkeypatch.setattr(stored_runs, "NEWEST_RUNS_KEPT", 2)
+    here, there = (
+        RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(name), "__repository__") for name in ("sales", "crm")
+    )
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        runs = [
+            dg.DagsterRun(job_name="merge_shop_job", remote_job_origin=location.get_job_origin("merge_shop_job"))
+            for location in (here, here, here, there, there, there)
+        ]
+        for run in runs:
+            instance.add_run(run)
+            instance.report_run_failed(run)
+        after = time.time() + 1000 * 3600.0
+        prune(instance, RunRetention(keep_hours=1), label=here.get_label(), destinations=["shop"], clock=lambda: after)
+        assert {each.run_id for each in instance.get_runs()} == {run.run_id for run in runs[1:]}
 
 
 def _ended(instance: dg.DagsterInstance, label: str) -> list[list[EndedRun]]:
