@@ -15,7 +15,7 @@ from typing import Any
 import dagster as dg
 from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.storage.dagster_run import RunRecord as StoredRun
-from dagster._core.storage.tags import RUN_KEY_TAG
+from dagster._core.storage.tags import REPOSITORY_LABEL_TAG, RUN_KEY_TAG
 
 from sluice.orchestration.base.batch_reference import (
     BATCH_TAG,
@@ -79,6 +79,19 @@ def is_of(run: dg.DagsterRun, label: str) -> bool:
     """
     origin = run.remote_job_origin
     return not label or origin is None or origin.repository_origin.get_label() == label
+
+
+def newest_of(instance: DagsterInstance, job_name: str, label: str, limit: int) -> Sequence[StoredRun]:
+    """Returns the newest `limit` runs of a job that belong to the code location with this label, the newest first.
+
+    The storage selects runs by the label only if another code location has one of the job's newest runs, because this query reads the tags
+    of all runs. It leaves out runs that no code location launched.
+    """
+    newest = instance.get_run_records(dg.RunsFilter(job_name=job_name), limit=limit)
+    if all(is_of(each.dagster_run, label) for each in newest):
+        return newest
+    ours = dg.RunsFilter(job_name=job_name, tags={REPOSITORY_LABEL_TAG: label})
+    return instance.get_run_records(ours, limit=limit)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +172,7 @@ class RunStore:
 
     def failed(self, reference: BatchReference, run: RunRecord) -> Failed:
         """Returns the failure of a run of the batch, with the number of consecutive failed deliveries."""
-        newest = _as_handed_out(self._newest(self._job_name, RUNS_LOOKED_AT))
+        newest = _as_handed_out(newest_of(self._instance, self._job_name, self._label, RUNS_LOOKED_AT))
         ends = _ends(newest, str(reference.delivery))
         said = self._what_failed(run.run_id)
         return Failed(
@@ -170,11 +183,6 @@ class RunStore:
             damaged=BATCH_DAMAGED in said.metadata,
             tables=self._failed_tables(reference, newest),
         )
-
-    def _newest(self, job_name: str, limit: int) -> list[StoredRun]:
-        """Returns those of the newest `limit` runs of a job that belong to this code location."""
-        newest = self._instance.get_run_records(dg.RunsFilter(job_name=job_name), limit=limit)
-        return [each for each in newest if is_of(each.dagster_run, self._label)]
 
     def _failed_tables(self, reference: BatchReference, newest: Sequence[StoredRun]) -> list[dict[str, TableFailure]]:
         """Returns the failed tables that each failed run of the batch reported, over all deliveries, newest first. Considers at most the
@@ -209,7 +217,7 @@ class RunStore:
         A run that succeeded, or that a person ended, ends the sequence. Runs that have not ended are ignored. `concerns` selects runs by
         their config.
         """
-        newest = self._newest(job_name, OTHER_RUNS_LOOKED_AT)
+        newest = newest_of(self._instance, job_name, self._label, OTHER_RUNS_LOOKED_AT)
         ended = [
             each.dagster_run
             for each in newest

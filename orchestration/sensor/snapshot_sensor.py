@@ -15,7 +15,7 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
 from sluice.orchestration.base.server_state import definitions_stay
 from sluice.orchestration.base.unbegun_runs import why_it_never_begins
-from sluice.orchestration.sensor.runs import KeptInstance, is_of, label_of
+from sluice.orchestration.sensor.runs import KeptInstance, label_of, newest_of
 from sluice.orchestration.sensor.silence import silence
 from sluice.orchestration.sensor.tick import idle_seconds
 
@@ -84,8 +84,7 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
             open_now = look().open()
             if not open_now:
                 return NONE_OPEN
-            stored = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=RUNS_LOOKED_AT)
-            newest = [each for each in stored if is_of(each.dagster_run, label_of(context))]
+            newest = newest_of(context.instance, job.name, label_of(context), RUNS_LOOKED_AT)
             _end_lost_runs(context.instance, newest, SnapshotRecords(config.destination_dir(destination)))
             if not all(each.dagster_run.is_finished for each in newest):
                 return dg.SkipReason(f"a run is reading {first_of([each.name for each in open_now], ', ')}")

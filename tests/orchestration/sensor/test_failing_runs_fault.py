@@ -23,8 +23,8 @@ from sluice.console.status.report import find_problems, read_destination
 from sluice.orchestration.base.testing import LEDGER_ID, position
 from sluice.orchestration.checks.stopped import read_failures
 from sluice.orchestration.run_kinds import run_kinds
-from sluice.orchestration.sensor.failing_runs import LOOK_SECONDS, FailingRuns
-from sluice.orchestration.sensor.runs import RunStore, label_of
+from sluice.orchestration.sensor.failing_runs import FAILED_MIN, LOOK_SECONDS, FailingRuns
+from sluice.orchestration.sensor.runs import OTHER_RUNS_LOOKED_AT, RunStore, label_of
 from tests.fix_ledgers import FileLedger
 from tests.orchestration.sensor.test_tick import JOB, Shop
 
@@ -167,6 +167,23 @@ def test_runs_of_another_code_location_are_not_this_ones(shop: Shop) -> None:
     assert not FailingRuns("shop", kinds).troubles(other)
     ended(shop, JOB, S.STARTED, location=there)
     assert [len(each.open_runs()) for each in (runs, other)] == [0, 1]
+
+
+@pytest.mark.found
+def test_many_runs_of_another_code_location_do_not_hide_the_own_ones(shop: Shop) -> None:
+    """Defect 1115: the newest runs of a job were read first, and then those of other code locations were left out. If the other location
+    had the newest ten runs, failures were not reported, and batches that failed did not wait.
+    """
+    here, there = (
+        RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(name), "__repository__") for name in ("sales", "crm")
+    )
+    config = {"ops": {"rows": {"config": REPAIR}}}
+    for location, runs in ((here, FAILED_MIN), (there, OTHER_RUNS_LOOKED_AT)):
+        for _ in range(runs):
+            ended(shop, "operate_on_rows", S.FAILURE, config, location=location)
+    store = RunStore(shop.instance, JOB, here.get_label())
+    (trouble,) = FailingRuns("shop", run_kinds(shop.config, "shop")).troubles(store)
+    assert trouble.startswith(f"{FAILED_MIN} runs in a row that repair rows failed")
 
 
 def test_backfills_that_succeed_do_not_hide_repairs_that_fail(shop: Shop) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
 from sluice.cdc_engine.limits import IDLE_TICK_SECONDS_MAX
 from sluice.cdc_engine.snapshot.record import wanted
@@ -37,13 +38,28 @@ class Sensor:
         with dg.DagsterInstance.ephemeral() as instance:
             return self.tick_of(instance)
 
-    def tick_of(self, instance: dg.DagsterInstance) -> str:
-        context = dg.build_sensor_context(instance=instance, repository_def=self._defs.get_repository_def())
+    def tick_of(self, instance: dg.DagsterInstance, location: RemoteRepositoryOrigin | None = None) -> str:
+        """Runs a tick of a code location, and returns why it requested no run."""
+        context = dg.SensorEvaluationContext(
+            instance_ref=None,
+            instance=instance,
+            repository_name=location.repository_name if location is not None else None,
+            repository_def=self._defs.get_repository_def(),
+            code_location_origin=location.code_location_origin if location is not None else None,
+        )
         with context:
             return self._defs.resolve_sensor_def("shop_snapshots").evaluate_tick(context).skip_message or ""
 
-    def run(self, instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> dg.DagsterRun:
-        return instance.create_run_for_job(self._defs.resolve_job_def("snapshot_shop_job"), status=status)
+    def run(
+        self,
+        instance: dg.DagsterInstance,
+        status: dg.DagsterRunStatus,
+        location: RemoteRepositoryOrigin | None = None,
+        **tags: str,
+    ) -> dg.DagsterRun:
+        job = self._defs.resolve_job_def("snapshot_shop_job")
+        origin = location.get_job_origin(job.name) if location is not None else None
+        return instance.create_run_for_job(job, status=status, remote_job_origin=origin, tags=tags)
 
     def _look(self, *_: object) -> tuple[list[dg.AssetCheckEvaluation], str]:
         self.looks += 1
@@ -96,3 +112,17 @@ def test_a_run_that_never_began_is_ended_and_another_run_continues(
         sensor.tick_of(instance)
         assert [each.status for each in instance.get_runs()] == [dg.DagsterRunStatus.FAILURE], run.run_id
         assert not sensor.tick_of(instance).startswith("a run is reading")
+
+
+@pytest.mark.found
+def test_many_runs_of_another_code_location_do_not_hide_that_a_run_is_reading(sensor: Sensor) -> None:
+    """Defect 1115: the sensor looked at the newest ten runs of all code locations, and started a second run while a run was reading."""
+    sensor.records.begin(wanted("shop.orders", at(10), now=1.0))
+    here, there = (
+        RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(name), "__repository__") for name in ("sales", "crm")
+    )
+    with dg.DagsterInstance.ephemeral() as instance:
+        sensor.run(instance, dg.DagsterRunStatus.STARTING, here)
+        for _ in range(snapshot_sensor.RUNS_LOOKED_AT):
+            sensor.run(instance, dg.DagsterRunStatus.FAILURE, there)
+        assert sensor.tick_of(instance, here) == "a run is reading shop.orders"
