@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.assets import delta_assets, merge_job, merge_name, source_specs
 from sluice.orchestration.base.shown_tables import grouped_now, others_specs, shown_tables
@@ -150,6 +151,7 @@ def _definitions(
         conf_troubles=lambda: (*ports.conf_troubles(destination), *undefined),
         kinds=run_kinds(config, destination),
         only_one=len(config.destinations) == 1,
+        ledger=lambda: read_ledger(config.destination_dir(destination)).ledger_id,
     )
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [
         engine_asset(config, destination),

@@ -39,7 +39,7 @@ def engine_sensor(line: DestinationSensor, job: MergeJob, host: Callable[[], Eng
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         opened = instance.of(context)
-        runs = RunStore(opened, job.name, label_of(context))
+        runs = RunStore(opened, job.name, label_of(context), line.ledger)
         return ticker.tick(runs, context.cursor, idle_seconds(line.destinations, opened))
 
     return sense

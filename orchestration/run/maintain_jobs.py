@@ -12,13 +12,12 @@ import dagster as dg
 from pydantic import Field
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import SluiceError
-from sluice.orchestration.base.batch_reference import LEDGER_TAG, ledger_of
+from sluice.orchestration.base.batch_reference import ledger_of
+from sluice.orchestration.base.open_runs import UNDER_WAY, ledger_tags, why_it_never_begins
 from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.base.table_catalog import delta_key, size_metadata
-from sluice.orchestration.base.unbegun_runs import why_it_never_begins
 from sluice.orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
 from sluice.orchestration.run.merge_run import as_failure
 
@@ -30,14 +29,6 @@ TAG = "sluice/maintenance"
 # its process was probably killed, so the schedule marks the run as failed and requests another one. If the process still works, the run
 # lock prevents the two runs from maintaining a table at the same time.
 LOST_SECONDS = 24 * 3600.0
-# While a run has one of these statuses, the schedule of the same act (OPTIMIZE or VACUUM) requests no other run, which would only wait.
-UNDER_WAY = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 class Maintenance(dg.Config):
@@ -79,7 +70,7 @@ def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.J
         )
         with as_failure():
             # The tag is missing if somebody started the run in Dagster's UI.
-            context.instance.add_run_tags(context.run_id, _ledger_tags(settings.destination_dir(destination)))
+            context.instance.add_run_tags(context.run_id, ledger_tags(settings.destination_dir(destination)))
             made = run_maintenance(ports, settings, request, context.log.info, done, run=context.run.run_id)
         context.add_output_metadata(_of_all(made))
         if made.failed:
@@ -146,7 +137,7 @@ def _schedule(  # noqa: PLR0917  two callers, above
 
     def evaluated(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         try:
-            tags = _ledger_tags(directory)
+            tags = ledger_tags(directory)
         except SluiceError as error:
             return dg.SkipReason(f"{error.code}: {error}")
         open_runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name, statuses=UNDER_WAY))
@@ -171,14 +162,6 @@ def _schedule(  # noqa: PLR0917  two callers, above
         execution_timezone="UTC",
         default_status=running if schedule else stopped,
     )
-
-
-def _ledger_tags(directory: Path) -> dict[str, str]:
-    """Returns the tags by which the schedules recognize the runs of their destination. Returns no tags if there is no ledger yet. Raises
-    MetaError if the ledger cannot be read.
-    """
-    ledger = read_ledger(directory).ledger_id
-    return {LEDGER_TAG: ledger} if ledger else {}
 
 
 def _does(destination: str, record: dg.RunRecord, act: str) -> bool:

@@ -5,6 +5,7 @@ No other module reads the run storage for merges.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import logging
 import threading
@@ -24,10 +25,11 @@ from sluice.orchestration.base.batch_reference import (
     BatchReference,
     changes_of,
     delivery_of,
+    ledger_of,
 )
+from sluice.orchestration.base.open_runs import state_seconds
 from sluice.orchestration.base.ports import TableFailure
 from sluice.orchestration.base.run_stamp import stamp_of_runs
-from sluice.orchestration.base.unbegun_runs import state_seconds
 from sluice.orchestration.run.merge_run import BATCH_DAMAGED, FAILED_TABLES, SPARK_AWAY
 from sluice.orchestration.sensor.backoff import Failed, FailedRuns, failed_in_a_row
 from sluice.orchestration.sensor.giving_up import TRIES_MAX
@@ -141,12 +143,17 @@ def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, Dagster
 
 
 class RunStore:
-    """Reads and ends the runs of one destination's merge job. `label` is that of the destination's code location (`label_of`)."""
+    """Reads and ends the runs of one destination's merge job. `label` is that of the destination's code location (`label_of`). `ledger`
+    returns the id of the destination's ledger.
+    """
 
-    def __init__(self, instance: DagsterInstance, job_name: str, label: str = "") -> None:
+    def __init__(
+        self, instance: DagsterInstance, job_name: str, label: str = "", ledger: Callable[[], str] = str
+    ) -> None:
         self._instance = instance
         self._job_name = job_name
         self._label = label
+        self._ledger = functools.cache(ledger)
         # The result of `stamp_of_runs` at the last query, if that query found no open run. Otherwise None.
         self._none_open_at: object = None
 
@@ -230,7 +237,8 @@ class RunStore:
         return FailedRuns(in_a_row=len(failed), run_id=failed[0].run_id, reason=reason)
 
     def open_runs(self) -> list[RunRecord]:
-        """Returns every run of the destination that should have a process, whatever its batch.
+        """Returns every run of the destination that should have a process, whatever its batch. If the code location was renamed, a run may
+        belong to the location with the former name: such a run names a batch of the destination's ledger.
 
         The query filters only by status, and this function filters the result by job. Few runs are open, but a query by job or tag would
         scan all runs in the storage. If the last query found no open run, and the storage has not changed since, the storage is not queried
@@ -241,8 +249,12 @@ class RunStore:
             return []
         records = self._instance.get_run_records(dg.RunsFilter(statuses=OPEN_STATUSES))
         self._none_open_at = None if records else stamp
-        runs = (each for each in records if each.dagster_run.job_name == self._job_name)
-        return [self._fact(each) for each in runs if is_of(each.dagster_run, self._label)]
+        runs = ((each, each.dagster_run) for each in records if each.dagster_run.job_name == self._job_name)
+        return [
+            self._fact(each)
+            for each, run in runs
+            if is_of(run, self._label) or (ledger_of(run.tags) or None) == self._ledger()
+        ]
 
     def draining(self) -> list[RunRecord]:
         """Returns the open draining runs."""

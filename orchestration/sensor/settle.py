@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dagster import DagsterRunStatus
 
 from sluice.cdc_engine.limits import RUN_SECONDS_MAX
-from sluice.orchestration.base.unbegun_runs import STARTING_SECONDS_MAX, SUBMIT_SECONDS_MAX
+from sluice.orchestration.base.open_runs import STARTING_SECONDS_MAX, SUBMIT_SECONDS_MAX
 
 # If a run's status is STARTED or CANCELING, and both the run lock and the drain lock are free for longer than this, the run has no process,
 # and is ended. A working run takes one of the locks within a second, and ends within a second after it releases both.

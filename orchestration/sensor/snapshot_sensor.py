@@ -13,8 +13,8 @@ import dagster as dg
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
+from sluice.orchestration.base.open_runs import UNDER_WAY, ledger_tags, why_it_never_begins
 from sluice.orchestration.base.server_state import definitions_stay
-from sluice.orchestration.base.unbegun_runs import why_it_never_begins
 from sluice.orchestration.sensor.runs import KeptInstance, label_of, newest_of
 from sluice.orchestration.sensor.silence import silence
 from sluice.orchestration.sensor.tick import idle_seconds
@@ -84,9 +84,17 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
             open_now = look().open()
             if not open_now:
                 return NONE_OPEN
-            newest = newest_of(context.instance, job.name, label_of(context), RUNS_LOOKED_AT)
-            _end_lost_runs(context.instance, newest, SnapshotRecords(config.destination_dir(destination)))
-            if not all(each.dagster_run.is_finished for each in newest):
+            directory = config.destination_dir(destination)
+            newest, tags = (
+                newest_of(context.instance, job.name, label_of(context), RUNS_LOOKED_AT),
+                ledger_tags(directory),
+            )
+            # If the code location was renamed, an open run may belong to the location with the former name.
+            former = dg.RunsFilter(job_name=job.name, statuses=UNDER_WAY, tags=tags)
+            looked_at = [*newest, *(context.instance.get_run_records(former) if tags else ())]
+            open_runs = {each.storage_id: each for each in looked_at if not each.dagster_run.is_finished}
+            _end_lost_runs(context.instance, open_runs.values(), SnapshotRecords(directory))
+            if open_runs:
                 return dg.SkipReason(f"a run is reading {first_of([each.name for each in open_now], ', ')}")
             if waits := why_none_is_due(look().now()):
                 return dg.SkipReason(waits)
@@ -96,7 +104,7 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
         wait = retry_seconds(failed) - (time.time() - (newest[0].end_time or 0.0)) if failed else 0.0
         if wait > 0:
             return dg.SkipReason(f"{failed} runs in a row failed; the next run begins in {wait:.0f} s")
-        return dg.RunRequest(tags={"sluice/snapshot": destination})
+        return dg.RunRequest(tags={"sluice/snapshot": destination, **tags})
 
     return sense
 
@@ -111,12 +119,12 @@ def _paused(stay: Callable[[], bool], until: float) -> bool:
     return stay() and again_at <= until
 
 
-def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord], records: SnapshotRecords) -> None:
+def _end_lost_runs(instance: dg.DagsterInstance, open_runs: Iterable[dg.RunRecord], records: SnapshotRecords) -> None:
     """Marks runs without a process as failed, because Dagster itself would wait for such a run forever. A run has no process if it started
     more than LOST_SECONDS ago and no run holds the reading lock, which a working run holds until it ends. Also ends runs that will never
     begin.
     """
-    for each in newest:
+    for each in open_runs:
         run = each.dagster_run
         if why := why_it_never_begins(each):
             instance.report_run_failed(run, f"{why}; the next run continues")

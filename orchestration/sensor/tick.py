@@ -112,6 +112,7 @@ class DestinationSensor:
     - `conf_troubles` returns a sentence for each reason why the destination's file in conf/ is not used.
     - `kinds` are the kinds of runs, other than merges, whose failures the tick reports.
     - `only_one` tells whether conf/ has no other destination.
+    - `ledger` returns the id of the destination's ledger.
     """
 
     destination: str
@@ -129,6 +130,7 @@ class DestinationSensor:
     grouped_now: Callable[[], bool] = lambda: False
     kinds: tuple[RunKind, ...] = ()
     only_one: bool = True
+    ledger: Callable[[], str] = str
 
 
 class Ticker:

@@ -183,7 +183,7 @@ def test_a_run_that_was_never_submitted_does_not_end_maintenance_for_ever(
         instance.create_run_for_job(job)
         with dg.build_schedule_context(instance=instance) as context:
             assert not schedule.evaluate_tick(context).run_requests, "it may still be submitted"
-            monkeypatch.setattr("sluice.orchestration.base.unbegun_runs.state_seconds", lambda _: 200.0)
+            monkeypatch.setattr("sluice.orchestration.base.open_runs.state_seconds", lambda _: 200.0)
             assert schedule.evaluate_tick(context).run_requests
 
 

@@ -94,7 +94,7 @@ class FailingShop(Shop):
         real = time.time
         self.passed_seconds = 0.0
         clock = SimpleNamespace(time=lambda: real() + self.passed_seconds)
-        for module in ("base.unbegun_runs", "sensor.runs"):
+        for module in ("base.open_runs", "sensor.runs"):
             monkeypatch.setattr(f"sluice.orchestration.{module}.time", clock)
 
     def fail(self, request: dg.RunRequest, reason: str = "shop.items: a type differs", *, away: bool = False) -> None:

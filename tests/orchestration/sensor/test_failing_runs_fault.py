@@ -4,6 +4,7 @@ engine's asset show them.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.console.status.report import find_problems, read_destination
+from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.testing import LEDGER_ID, position
 from sluice.orchestration.checks.stopped import read_failures
 from sluice.orchestration.run_kinds import run_kinds
@@ -184,6 +186,50 @@ def test_many_runs_of_another_code_location_do_not_hide_the_own_ones(shop: Shop)
     store = RunStore(shop.instance, JOB, here.get_label())
     (trouble,) = FailingRuns("shop", run_kinds(shop.config, "shop")).troubles(store)
     assert trouble.startswith(f"{FAILED_MIN} runs in a row that repair rows failed")
+
+
+@pytest.mark.found
+def test_fault_a_lost_run_is_ended_after_its_code_location_was_renamed(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1116: a merge run whose process had died stayed open for ever if the code location was renamed meanwhile. Its batch waited for
+    an hour, and the run queue started no other merge run of the destination.
+    """
+    clock = [1000.0]
+
+    def read() -> float:
+        clock[0] += 0.05
+        return clock[0]
+
+    monkeypatch.setattr("sluice.orchestration.sensor.tick.time.monotonic", read)
+    FileLedger(shop.config.destination_dir("shop")).update(lambda _: Ledger(ledger_id=LEDGER_ID))
+    before, now, there = (
+        RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(name), "__repository__")
+        for name in ("sales", "renamed", "crm")
+    )
+    shop.engine.capture(5)
+    assert shop.engine.hand_out(0) is not None
+    lost = BatchReference.of("shop", shop.head())
+    for location, reference in ((before, lost), (there, dataclasses.replace(lost, ledger="f" * 12))):
+        shop.instance.create_run_for_job(
+            shop.defs.resolve_job_def(JOB),
+            tags=reference.to_tags(),
+            status=S.STARTED,
+            remote_job_origin=location.get_job_origin(JOB),
+        )
+    context = dg.SensorEvaluationContext(
+        instance_ref=None,
+        instance=shop.instance,
+        repository_name=now.repository_name,
+        repository_def=shop.defs.get_repository_def(),
+        code_location_origin=now.code_location_origin,
+    )
+    for seconds in (0.0, 31.0):
+        clock[0] += seconds
+        shop.sensor.evaluate_tick(context)
+    others, ours = shop.instance.get_runs()
+    assert (ours.status, others.status) == (S.FAILURE, S.STARTED)
+    assert shop.engine.rolled_back == [1]
 
 
 def test_backfills_that_succeed_do_not_hide_repairs_that_fail(shop: Shop) -> None:

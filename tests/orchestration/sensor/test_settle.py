@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice.cdc_engine.limits import RUN_SECONDS_MAX
-from sluice.orchestration.base.unbegun_runs import STARTING_SECONDS_MAX, SUBMIT_SECONDS_MAX
+from sluice.orchestration.base.open_runs import STARTING_SECONDS_MAX, SUBMIT_SECONDS_MAX
 from sluice.orchestration.sensor.settle import (
     LOCK_FREE_SECONDS_MAX,
     RULES,

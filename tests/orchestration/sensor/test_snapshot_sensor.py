@@ -10,11 +10,13 @@ import pytest
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
 from sluice.cdc_engine.limits import IDLE_TICK_SECONDS_MAX
+from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.orchestration.base.batch_reference import LEDGER_TAG
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.sensor import snapshot_sensor
-from tests.fix_ledgers import at
+from tests.fix_ledgers import FileLedger, at
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 
@@ -24,7 +26,8 @@ class Sensor:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         config = make_config(root)
         write_tables(config.destination_dir("shop"))
-        self.records, self.now, self.looks, self.stays = SnapshotRecords(config.destination_dir("shop")), 0.0, 0, True
+        self.directory = config.destination_dir("shop")
+        self.records, self.now, self.looks, self.stays = SnapshotRecords(self.directory), 0.0, 0, True
         self.request_at = float("inf")
         self._defs = build_definitions(config, make_fake_ports(config).ports())
         monkeypatch.setattr(snapshot_sensor, "definitions_stay", lambda: lambda: self.stays)
@@ -55,11 +58,11 @@ class Sensor:
         instance: dg.DagsterInstance,
         status: dg.DagsterRunStatus,
         location: RemoteRepositoryOrigin | None = None,
-        **tags: str,
+        ledger: str = "",
     ) -> dg.DagsterRun:
         job = self._defs.resolve_job_def("snapshot_shop_job")
         origin = location.get_job_origin(job.name) if location is not None else None
-        return instance.create_run_for_job(job, status=status, remote_job_origin=origin, tags=tags)
+        return instance.create_run_for_job(job, status=status, remote_job_origin=origin, tags={LEDGER_TAG: ledger})
 
     def _look(self, *_: object) -> tuple[list[dg.AssetCheckEvaluation], str]:
         self.looks += 1
@@ -106,7 +109,7 @@ def test_a_run_that_never_began_is_ended_and_another_run_continues(
     sensor.records.begin(wanted("shop.orders", at(10), now=1.0))
     with dg.DagsterInstance.ephemeral() as instance:
         run, ago = sensor.run(instance, status), 60.0
-        monkeypatch.setattr("sluice.orchestration.base.unbegun_runs.state_seconds", lambda _: ago)
+        monkeypatch.setattr("sluice.orchestration.base.open_runs.state_seconds", lambda _: ago)
         assert sensor.tick_of(instance) == "a run is reading shop.orders"
         ago = 200.0
         sensor.tick_of(instance)
@@ -126,3 +129,27 @@ def test_many_runs_of_another_code_location_do_not_hide_that_a_run_is_reading(se
         for _ in range(snapshot_sensor.RUNS_LOOKED_AT):
             sensor.run(instance, dg.DagsterRunStatus.FAILURE, there)
         assert sensor.tick_of(instance, here) == "a run is reading shop.orders"
+
+
+@pytest.mark.found
+def test_a_lost_run_is_ended_after_its_code_location_was_renamed(
+    sensor: Sensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1116: a snapshot run whose process had died stayed open for ever if the code location was renamed meanwhile, and occupied a
+    place in the run queue.
+    """
+    sensor.records.begin(wanted("shop.orders", at(10), now=1.0))
+    FileLedger(sensor.directory).update(lambda _: Ledger(ledger_id="0123456789ab"))
+    before, now, there = (
+        RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(name), "__repository__")
+        for name in ("sales", "renamed", "crm")
+    )
+    monkeypatch.setattr(snapshot_sensor, "LOST_SECONDS", -1.0)
+    with dg.DagsterInstance.ephemeral() as instance:
+        runs = [
+            sensor.run(instance, dg.DagsterRunStatus.STARTED, location, ledger)
+            for location, ledger in ((before, "0123456789ab"), (there, "ffffffffffff"))
+        ]
+        sensor.tick_of(instance, now)
+        statuses = {each.run_id: each.status for each in instance.get_runs()}
+        assert [statuses[run.run_id] for run in runs] == [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED]

@@ -1,13 +1,26 @@
-"""Finds runs that Dagster created and that will never begin. The snapshot sensor and the schedules of maintenance end such a run, because
-they request no other run while one is open. `sensor.settle` uses the same limits for the runs of batches.
+"""Recognizes the own runs of a destination, and finds runs that Dagster created and that will never begin. The snapshot sensor and the
+schedules of maintenance end such a run, because they request no other run while one is open. `sensor.settle` uses the same limits for the
+runs of batches.
 """
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import dagster as dg
 
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.orchestration.base.batch_reference import LEDGER_TAG
+
+# While a run has one of these statuses, the snapshot sensor and the schedules request no other run, which would only wait.
+UNDER_WAY = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
 # If a run was created and is not queued after this time, it is ended. If the daemon dies after it has created the run and before it has
 # queued the run, or if the storage refuses the queuing, the run is never queued.
 SUBMIT_SECONDS_MAX = 120.0
@@ -19,6 +32,14 @@ _SECONDS_MAX = {
     dg.DagsterRunStatus.NOT_STARTED: SUBMIT_SECONDS_MAX,
     dg.DagsterRunStatus.STARTING: STARTING_SECONDS_MAX,
 }
+
+
+def ledger_tags(directory: Path) -> dict[str, str]:
+    """Returns the tags by which the snapshot sensor and the schedules recognize the runs of a destination, also after the code location was
+    renamed. Returns no tags if there is no ledger yet. Raises MetaError if the ledger cannot be read.
+    """
+    ledger = read_ledger(directory).ledger_id
+    return {LEDGER_TAG: ledger} if ledger else {}
 
 
 def state_seconds(record: dg.RunRecord) -> float:
