@@ -125,7 +125,8 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     # The events of a tick are left out, because only Dagster's pages use them.
     yield sluice.orchestration.sensor.tick, "due", lambda *_, published, **__: ([], published)
     yield files, "replace_file", _replace_record
-    # Whoever holds the lock is suspended until the history continues. Waiting for the lock would take real time and change nothing.
+    # A process that holds the lock is suspended until the history continues. So a wait for the lock would take real time and change
+    # nothing.
     yield files, "LOCK_SECONDS_MAX", MOMENT_SECONDS
     yield stored_ledger, "born_id", _born_id
     yield sluice.spark_jobs.batch.run_batch, "ThreadPoolExecutor", InlinePool

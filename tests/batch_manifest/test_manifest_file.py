@@ -27,7 +27,7 @@ from sluice.batch_manifest.values import (
     TruncateSegment,
 )
 
-# "." as in the names of files; "/" is in no name of a file
+# The names contain ".", because names of files may contain it. They do not contain "/", because no name of a file contains it.
 FILES = st.text("abcä_`\"' .Ω", min_size=1, max_size=6).filter(lambda name: bool(name.strip("."))).map(Path)
 POSITIONS = st.dictionaries(st.text(max_size=3), st.one_of(st.integers(), st.text(max_size=3), st.none()), max_size=2)
 

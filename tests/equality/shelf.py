@@ -22,7 +22,7 @@ from tests.equality.unwritten import NothingToWaitFor
 
 
 class Shelf:
-    """`settings`: settings of the destination, with the names of conf/."""
+    """Provides a database and the configuration of a destination that captures it. `settings` are settings of the destination in conf/."""
 
     def __init__(self, server: DatabaseServer, folder: Path, **settings: Any) -> None:
         self.server, self.folder = server, folder

@@ -50,7 +50,7 @@ class Pipeline:
 
     @classmethod
     def of(cls, server: DatabaseServer, database: str, folder: Path) -> Pipeline:
-        """Begins at the end of the binlog, with the tables the database has now."""
+        """Returns a pipeline that begins at the current end of the binlog, with the tables that the database has now."""
         with server.connect() as connection:
             snapshot, begin = stable_snapshot(
                 connection, lambda name, _: name == database, lambda: binlog_end(connection)
@@ -137,7 +137,7 @@ def run(server: DatabaseServer, *statements: str, **session: Any) -> None:
 
 @contextlib.contextmanager
 def row_metadata(server: DatabaseServer, metadata: str) -> Iterator[None]:
-    """If the server has no such variable (MySQL 5.7), its own default applies."""
+    """Sets `binlog_row_metadata` of the server until the block ends. A server without this variable (MySQL 5.7) keeps its own default."""
     with server.connect() as connection, connection.cursor() as cursor:
         if not cursor.execute("SHOW GLOBAL VARIABLES LIKE 'binlog_row_metadata'"):
             yield

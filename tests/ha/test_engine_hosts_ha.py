@@ -34,7 +34,7 @@ pytestmark = pytest.mark.servers
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 6  # The length of a session.
-# conf of docs/deployment.md → its hosts and ports on the page, and their values in this test
+# For each kind of `SharedServers`: the conf in docs/deployment.md, and the hosts and ports in it with their values in this test.
 PAGES = {
     "zookeeper": (
         CONFS[1],
@@ -56,7 +56,7 @@ SECRETS = {
 
 
 def of_the_page(text: str, here: Mapping[str, str]) -> str:
-    """Returns a conf of the page with the addresses of this machine."""
+    """Returns a conf of docs/deployment.md with the addresses of this machine. `here` maps each address in the conf to its replacement."""
     for old, new in here.items():
         assert old in text, f"the conf of the page does not say {old}"
         text = text.replace(old, new)
@@ -65,8 +65,8 @@ def of_the_page(text: str, here: Mapping[str, str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SharedServers:
-    """What the hosts reach. `ports`: where each host finds the server that stores the leases. `store`: where each
-    host finds the S3 server.
+    """The servers that the hosts share. For each host, `ports` has the port of the server that stores the leases, and `stores` has the port
+    of the S3 server `store`.
     """
 
     kind: str
@@ -181,7 +181,7 @@ class Lake:
 
 @contextmanager
 def traffic(captured: Captured) -> Iterator[Callable[[], int]]:
-    """Runs transactions continuously, until it is asked how many there were."""
+    """Runs transactions continuously. Yields a function that ends them and returns the number of inserted rows."""
     stopping, numbers = threading.Event(), itertools.count()
     written: list[int] = []
 
@@ -220,7 +220,7 @@ def hosts(root: Path, captured: Captured, shared: SharedServers) -> Iterator[tup
 
 
 def require_each_once(lake: Lake, count: int, also: Iterable[int] = ()) -> None:
-    """Requires that every row was written exactly once, and no position was acked twice. `beside`: rows of the other table."""
+    """Requires that every row was written exactly once, and that no position was acked twice. `also` are the rows of `Late`."""
     expected = Counter([*range(count), *also])
     wait_for("all rows are in the lake", lambda: lake.count() >= expected.total(), 120)
     found = Counter(n for (n,) in lake.query("SELECT n FROM rows"))
@@ -238,7 +238,7 @@ def active_of(pair: tuple[Host, Host], lake: Lake) -> tuple[Host, Host]:
 
 
 class Late:
-    """The table `late` of the same database. Its rows come by XA transactions, and its schema changes during a takeover."""
+    """Writes the table `late`, whose schema changes during a takeover, and the table `late_xa`, whose rows come from XA transactions."""
 
     def __init__(self, captured: Captured) -> None:
         self._captured, self._table = captured, f"{captured.database}.late"
@@ -253,7 +253,9 @@ class Late:
         return self.rows[-1]
 
     def prepare(self, lake: Lake) -> str:
-        """Prepares a transaction whose rows come when it is committed. Everything that was read of it is acked when this returns."""
+        """Prepares an XA transaction, whose rows arrive when it is committed, and returns its name. First waits until the lake has a row
+        that was inserted after the XA PREPARE.
+        """
         name = f"'{self._captured.database}-{len(self.rows)}'"
         insert = f"INSERT INTO {self._table}_xa (n) VALUES ({self._new()}), ({self._new()})"
         self._captured.run(f"XA START {name}", insert, f"XA END {name}", f"XA PREPARE {name}")
@@ -353,7 +355,9 @@ def test_failover_ha_s3_of_two_engine_hosts_under_load(
 def test_failover_ha_s3_with_the_lease_in_postgres(
     mysql80: DatabaseServer, s3_store: S3Server, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The same without ZooKeeper: a host is suspended, Postgres is away for both, then a host is killed and loses its disk."""
+    """The leases are in Postgres instead of ZooKeeper. A host is suspended, both hosts lose Postgres for some time, and then a host is
+    killed and loses its disk.
+    """
     port = request.getfixturevalue("postgres16").port
     captured, lake, line = Captured(tmp_path / "source", mysql80), Lake(tmp_path / "lake.db"), Proxy(port)
     shared, late = (

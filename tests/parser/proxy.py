@@ -12,8 +12,8 @@ PIECE_BYTES = 65536
 
 
 class Proxy:
-    """Forwards 127.0.0.1:`port` to a server. `tamper` gets every piece that the server sends, and returns what is passed on. `asked` gets
-    every piece that is sent to the server. If one of them raises an OSError, the connection is interrupted and the piece is lost.
+    """Forwards 127.0.0.1:`port` to a server. `tamper` gets every piece that the server sends, and `requested` every piece that the client
+    sends. Both return what is forwarded. If one of them raises an OSError, the connection is interrupted and the piece is lost.
     """
 
     def __init__(self, server_port: int) -> None:
@@ -32,7 +32,7 @@ class Proxy:
         self._server_port = server_port
 
     def disconnect(self) -> None:
-        """Ends every connection through the proxy at once. New ones are accepted."""
+        """Ends every connection through the proxy at once. The proxy continues to accept new connections."""
         with self._lock:
             lines, self._open = self._open, []
         for line in lines:

@@ -1,5 +1,5 @@
-"""Tests the clock of a source and the end of its binlog after that time: how each server is queried, and which stream has read everything
-until then.
+"""Tests how Sluice reads the clock of a source and then the end of its binlog: how it queries each server, and when a stream has read
+everything up to this end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOW_US = 1_700_000_000_123_456
 
 @dataclasses.dataclass
 class Connection:
-    """Returns the answers of a server. `queries`: the queries in their order."""
+    """Answers queries like a server. `queries` has the queries in their order."""
 
     server_version: str
     may_read_end: bool = True

@@ -36,15 +36,17 @@ MEMORY_DIR = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - a
 
 
 class Model:
-    """`handed_out`: the number of row events of each batch in flight. `taken`: the number of row events of the batch that is being staged.
-    `ends`: the number of row events before the end of each transaction.
+    """Contains the expected state of the hand-out. `handed_out` has the number of row events of each batch in flight. `taken` is the number
+    of row events of the batch that is being staged. `ends` has the number of row events before the end of each transaction.
     """
 
     def __init__(self) -> None:
         self.acked, self.handed_out, self.taken, self.ends = 0, list[int](), 0, {0}
 
     def get(self, numbers: list[int]) -> None:
-        """Also gets a further part of the batch that is being staged."""
+        """Adds the row events `numbers` to the batch that is being staged. Requires that they continue the sequence and end a
+        transaction.
+        """
         first = self.acked + sum(self.handed_out) + self.taken
         assert numbers == list(range(first, first + len(numbers)))
         assert first + len(numbers) in self.ends
@@ -67,16 +69,17 @@ class Model:
 
 
 class HandOut(RuleBasedStateMachine):
-    """One destination. `restart` builds store, ledger and batches again from the files, as after SIGKILL."""
+    """Tests one destination. `restart` builds store, ledger and batches again from the files, as after SIGKILL."""
 
     @initialize()
     def begin(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="hand-out-", dir=MEMORY_DIR)) / "shop"
         self.model = Model()
-        # End offset of a transaction → (events, transactions).
+        # Maps the end offset of a transaction to the numbers of events and transactions up to this offset.
         self.written: dict[int, tuple[int, int]] = {START.offset: (0, 0)}
         self.last_id, self.last_delivery, self.end = 0, 0, START.order_key
-        # The parts of the batch that was requested last, while the store keeps them, and whether it is being staged.
+        # `parts` has the parts of the batch that was requested last, and is empty if the store has freed a part. `staging` is true while
+        # this batch is being staged.
         self.parts: list[Batch] = []
         self.staging = False
         FileLedger(self.directory).update(lambda ledger: ledger.set_cursor(START).subscribe(CLIENT))
@@ -123,7 +126,7 @@ class HandOut(RuleBasedStateMachine):
                 self._put_one(data)
 
     def _put_one(self, data: st.DataObject) -> None:
-        """Transactions that were written before end where they ended then."""
+        """Puts one block into the store. A transaction that the source repeats ends at the same event as before."""
         source, known = self.source, sorted(end for end in self.model.ends if end > self.source.number)
         if known:
             count = data.draw(st.integers(1, len(known)))
@@ -201,7 +204,9 @@ class HandOut(RuleBasedStateMachine):
     @precondition(lambda self: self.staging)
     @rule(events=LIMITS, kept=st.booleans())
     def get_more(self, events: int, *, kept: bool) -> None:
-        """Appends to the batch that is being staged. The parts that were taken before are freed, or kept."""
+        """Appends to the batch that is being staged. If `kept` is true, the store keeps the earlier parts of this batch. Otherwise it frees
+        them.
+        """
         part = self.stream.get_more(self.taken, 1 << 40, events, kept=kept)
         self.parts = [*self.parts, part] if kept and self.parts else []
         if part.empty:
@@ -215,7 +220,9 @@ class HandOut(RuleBasedStateMachine):
 
     @rule(events=st.integers(1, 5), done=st.booleans())
     def take(self, events: int, *, done: bool) -> None:
-        """Takes the one batch that waits and whose parts are kept: with the changes that follow it, or as it is staged."""
+        """Hands out one batch whose parts the store keeps, and takes it. If `done` is true, the changes that follow it are appended.
+        Otherwise the batch stays as it was staged.
+        """
         while self.model.handed_out:
             self.ack()
         if not self.staging:
@@ -275,7 +282,7 @@ class HandOut(RuleBasedStateMachine):
     @precondition(lambda self: self.model.handed_out or self.staging)
     @rule(roll_back=st.booleans())
     def restart(self, *, roll_back: bool) -> None:
-        """With `roll_back`, a new engine first learns that the run of its staged batch has failed."""
+        """Starts a new engine. If `roll_back` is true, the engine is first informed that the run of its staged batch has failed."""
         self._start()
         if roll_back:
             self.rollback(one=False)
@@ -303,7 +310,9 @@ class HandOut(RuleBasedStateMachine):
 
 
 class StoredHandOut(HandOut):
-    """Does the same with blocks in files. `kind` selects the store. After a loss of power, the end of the files may be missing."""
+    """Tests the same as `HandOut` with blocks in files. `kind` selects the store. After a loss of power, the end of the files may be
+    missing.
+    """
 
     kind = ""
 
@@ -344,7 +353,9 @@ TestMixedStoreHandOut.settings = settings(max_examples=40, stateful_step_count=4
 
 
 class Drawn:
-    """Replaces hypothesis's draws: a block's whole transactions, and the events of the open one."""
+    """Replaces the draws of hypothesis. `sizes` are the sizes of a block's complete transactions. `open_events` is the number of events of
+    its open transaction.
+    """
 
     def __init__(self, sizes: list[int], open_events: int) -> None:
         self._left: list[Any] = [sizes, open_events]

@@ -40,7 +40,7 @@ def test_fault_spark_that_dies_while_sessions_are_opened_is_away(
 
 
 def test_the_settings_of_a_session_are_one_request() -> None:
-    """Each merge opens a session, and each setting was a request to Spark."""
+    """Each merge opens a session. Earlier, each setting of the session was a separate request to Spark."""
     requested, given = (
         list[dict[str, str]](),
         {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "1"},

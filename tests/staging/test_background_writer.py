@@ -25,7 +25,7 @@ SECONDS_MAX = 30.0
 
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> Batch:
-    """Makes every row of a batch a row group."""
+    """Returns a batch in which each row becomes a row group."""
     monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 1)
     rows = [(ORDERS, RowEventKind.INSERT, [(number, number, "x")]) for number in range(GROUPS)]
     return batch(*(whole(rows_block(each, start=4 + 200 * number)) for number, each in enumerate(rows)))

@@ -37,7 +37,7 @@ def content_of(content: Content | None) -> bytes | None:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """One event of the source's binlog. `rows`: the rows of an XA PREPARE, or the rows that a commit must give."""
+    """One event of the source's binlog. `rows` are the rows of an XA PREPARE, or the rows that a commit must give."""
 
     kind: str
     name: str
@@ -59,13 +59,15 @@ def histories(draw: st.DrawFn) -> list[Event]:
     return events
 
 
-# What happens after an event: nothing, a new beginning of the stream (how far back of what is not acked, in a new epoch, after a restart),
-# or an ack.
+# After an event, either nothing happens, or the positions are acked, or the stream begins again. A tuple is a new beginning: which share of the
+# unacked positions remains, whether the epoch is new, and whether the engine was restarted.
 PERILS = st.one_of(st.none(), st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), st.just("ack"))
 
 
 class Reader:
-    """Reads a history through a keeper of prepared transactions. `places`: where each event ended when it was last read."""
+    """Reads a history through a store of prepared transactions. `positions` has the position at which each event ended when it was last
+    read.
+    """
 
     def __init__(
         self, history: list[Event], make: Callable[[Callable[[], Position | None]], PreparedTransactions]
@@ -118,7 +120,9 @@ def in_files(root: Path) -> Made:
 
 
 def over_hosts(root: Path) -> Made:
-    """Each restart is on the other of two hosts, whose folder is as that host left it, or on a host that never had the destination."""
+    """Makes each restart happen on another host. The first restart on a host finds an empty folder there. Later restarts find the folder as
+    the host left it.
+    """
     tokens, store = (
         itertools.count(1),
         LedgerLocation(destination="shop", directory=root, staging=(root / "store").as_uri()),
@@ -224,7 +228,7 @@ def test_ha_a_holder_from_before_takes_nothing_away_however_late(tmp_path: Path)
 
 
 def test_ha_of_two_records_of_a_name_the_later_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash occurred between the new record and the removal of the old one."""
+    """The process was killed after it had written the new record, and before it removed the old one."""
     key = FIRST.order_key + 1
     first = on_host(tmp_path, "one", 1)
     prepare(first, "x", b"old", key)

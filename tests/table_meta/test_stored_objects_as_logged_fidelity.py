@@ -1,4 +1,6 @@
-"""Statements as servers log them in MIXED: views with their security, temporary tables, functions that only one server has."""
+"""Tests statements as servers log them in MIXED: views with their security, statements of temporary tables, and functions that only one
+kind of server has.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,14 @@ def begun(folder: Path, flavour: str = "mysql", objects: StoredObjects | None = 
         (f"CREATE {SECURITY} VIEW elsewhere.v AS SELECT id FROM bins", "UPDATE elsewhere.v SET id = 1", {"bins"}),
         (f"CREATE OR REPLACE {SECURITY} VIEW elsewhere.v (a) AS SELECT id FROM bins", INSERT, {"items"}),
         (f"ALTER {SECURITY} VIEW elsewhere.v AS SELECT id FROM bins", "DELETE FROM elsewhere.v", {"bins"}),
-        # EVENT in the query was taken for the kind of object, and the view was not followed
+        # Earlier, `event` in the query was taken for the kind of the created object, and the view was not followed.
         (
             f"CREATE {SECURITY} VIEW elsewhere.v AS SELECT id FROM bins, event",
             "UPDATE elsewhere.v SET id = 1",
             {"bins"},
         ),
         ("CREATE SQL SECURITY INVOKER VIEW elsewhere.v AS SELECT id FROM bins", "DELETE FROM elsewhere.v", {"bins"}),
-        # The changed view is not named where a table is expected.
+        # The next two statements name the changed view at a position where no table is expected.
         (
             f"CREATE {SECURITY} VIEW elsewhere.v AS SELECT id FROM depot.bins",
             "WITH x AS (SELECT 1) UPDATE elsewhere.v SET id = 1",
@@ -75,7 +77,7 @@ def test_a_view_is_followed_as_servers_log_it_fidelity(
 @pytest.mark.parametrize(
     ("flavour", "statement", "tables"),
     [
-        # A stored function has the name of a sequence's function, because MySQL has no sequences.
+        # MySQL has no sequences, so `nextval` is a stored function there.
         ("mysql", "INSERT INTO items VALUES (nextval('orders'))", ALL),
         ("mariadb", "INSERT INTO items VALUES (nextval(orders_sequence))", {"items"}),
         ("mysql", "INSERT INTO items VALUES (nvl(1, 2))", ALL),
@@ -130,8 +132,8 @@ def test_a_statement_of_a_temporary_table_is_not_followed_fidelity(
 def test_a_captured_table_without_a_schema_stops_too_fidelity(
     tmp_path: Path, session: StatementSession, tables: set[str]
 ) -> None:
-    """A table that was altered after the stream's start is not in the history. A table map makes it known, without the row of the
-    statement.
+    """The history has no schema of a table that was altered after the stream's start. The next table map would make the table known, but
+    the row of this statement would be missing.
     """
     assert stopped(begun(tmp_path).apply("INSERT INTO unknown VALUES (1)", "shop", at(2), session)) == tables
 

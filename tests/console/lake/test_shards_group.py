@@ -1,4 +1,4 @@
-"""Tests how the console shows shards: one view in `sluice sql`, the life of a row of one shard, and an owner for each shard."""
+"""Tests how the console shows shards: one view in `sluice sql`, the changes of a row of one shard, and an owner for each shard."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The warm-up of Spark ends itself, because `sluice up` does not wait for it: with its server, and after some time. It also waits until
-others do not need the processors.
+"""Tests that the warm-up of Spark ends by itself, because `sluice up` does not wait for it. It ends when its server ends, and after some
+time. Also tests that the warm-up waits until other processes do not need the processors.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BUSY, IDLE = IDLE_PERCENT, IDLE_PERCENT - 1
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """A server that accepts connections and never answers, as a Spark that hangs."""
+    """Yields a server that accepts connections and never answers, like a Spark that hangs."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
 
@@ -53,7 +53,7 @@ def test_fault_it_ends_after_its_time_although_its_server_accepts_connections(
     ids=["idle", "idle after some time", "busy until the deadline"],
 )
 def test_the_merges_of_the_warm_up_wait_until_the_processors_are_idle(used: list[float], looks: int) -> None:
-    """A run that begins when `sluice up` has started everything shares the processors with them otherwise."""
+    """Otherwise these merges would share the processors with a run that begins when `sluice up` has started everything."""
     looked = list[float]()
 
     def used_percent() -> float:

@@ -15,7 +15,7 @@ from tests.fix_ledgers import at
 
 
 class LaggingReader:
-    """A reader whose server shows the position only after a pause, each time that a condition is read."""
+    """Reads from a server that lags. The server shows the position only after a pause, for each new reader."""
 
     def __init__(self) -> None:
         self.is_shown = False
@@ -35,7 +35,7 @@ class LaggingReader:
 
 
 class Tables:
-    """Stands for the source's tables. Each condition gets a new reader."""
+    """Replaces the source's tables. Each condition gets a new reader."""
 
     def __init__(self) -> None:
         self.readers: list[LaggingReader] = []

@@ -1,4 +1,4 @@
-"""Tables that are published while the newest consistent snapshot is not written again at once: what a later write of it may change."""
+"""Tests tables that are published while the newest consistent snapshot is not rewritten at once: what the later rewrite may change."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ class Shop:
         publish_for_batch(self._config, "shop", "run", batch(end), BY_HAND, buffered=buffered)
 
     def publish(self, version: int) -> None:
-        """Publishes the table as a snapshot run does, immediately after another publication, so that it waits."""
+        """Publishes the table as a snapshot run does. Another table was published immediately before, so this table waits for the next
+        rewrite.
+        """
         self.amendments.add(FIRST, 1, str)
         self._records.keep({PUBLISHED: (f"id-{PUBLISHED}", version)})
         self.amendments.add(PUBLISHED, 9, str)
@@ -89,8 +91,8 @@ def test_a_late_write_changes_no_table_that_stopped_after_it_was_published(shop:
 
 
 def test_a_table_that_is_published_again_is_no_longer_stopped_in_the_newest_snapshot(shop: Shop) -> None:
-    """A run was killed between the write of the table's record and the write of the snapshot's record. So a batch treated the table as
-    buffered.
+    """A publication was killed after it had written the record of the table, and before it wrote the record of the snapshot. So a batch
+    treated the table as buffered.
     """
     shop.merge(10, 5, PUBLISHED)
     assert shop.newest == (10, 5, True)

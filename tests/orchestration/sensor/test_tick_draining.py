@@ -1,4 +1,6 @@
-"""Ticks while a run drains: a batch that it has not taken is its next one, and what it merged is settled by its record."""
+"""Tests ticks while a run drains. The run takes a batch that no run has taken. A batch that the run merged is settled by the run's
+record.
+"""
 
 from __future__ import annotations
 

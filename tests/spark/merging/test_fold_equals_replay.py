@@ -37,7 +37,7 @@ DIVISIONS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_si
 
 @dataclasses.dataclass
 class Model:
-    """The table of MySQL as a dictionary, and the transactions that its binlog would have."""
+    """Models a table of MySQL as a dictionary, with the transactions that its binlog would have."""
 
     stream: int
     order_keys: Iterator[int]
@@ -92,8 +92,8 @@ def replay(streams: Sequence[Sequence[tuple[str, int, int]]]) -> list[Model]:
 
 
 def deliveries(transactions: Sequence[list[Image]], divisions: Sequence[tuple[int, int]]) -> list[list[Image]]:
-    """Returns batches as rollbacks may divide them: each starts at or before the end of what came before, and the
-    last one ends the stream.
+    """Returns batches as rollbacks may divide the stream. Each batch starts at or before the end of the batches before it, and the last
+    batch ends the stream.
     """
     divided: list[list[Image]] = []
     done = 0
@@ -109,14 +109,14 @@ def deliveries(transactions: Sequence[list[Image]], divisions: Sequence[tuple[in
 
 @pytest.fixture(scope="module", params=["small job", "small", "large"])
 def size(request: pytest.FixtureRequest) -> Iterator[SmallSetting]:
-    """Selects the way of merging, and for Spark both ways in which it executes its own merge."""
+    """Yields the way of merging. Spark's own merge is tested once with the settings for few rows, and once with those for many rows."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "large":
             patch.setattr(session, "SMALL_ROWS_MAX", -1)
         yield "small" if request.param == "small job" else "spark"
 
 
-# Each example is some Spark merges. So a failure is shown as it was found, and is not reduced for minutes.
+# Each example takes several Spark merges. So hypothesis reports a failure as it found it, and does not spend minutes to reduce the example.
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(streams=STREAMS, divisions=DIVISIONS)
 def test_the_lake_equals_the_replay_of_the_stream(
@@ -138,7 +138,7 @@ def test_the_lake_equals_the_replay_of_the_stream(
 
 
 def merge_all(lake: Lake, number: int, images: list[Image], ways: Mapping[str, SmallSetting]) -> None:
-    """Merges one batch into the three tables. `ways`: the way of each table that differs from the lake's."""
+    """Merges one batch into the three tables. `ways` has the way of merging of each table whose way differs from the lake's."""
     tables = {
         "shop.hard": [Changes(KEYED, images)],
         "shop.soft": [Changes(KEYED, images)],

@@ -1,8 +1,8 @@
-"""Tests the rule of a backfill on a table as a dict and a stream as a list: everything that the interval lost comes back, and nothing else
-changes.
+"""Tests the rule of a backfill, with a dict as the table and a list as the stream: everything that the lake lost of the interval comes
+back, and nothing else changes.
 
-The fold is from production. The MERGE is its clauses in Python. A lake is at some position of the stream, and lacks changes of keys that
-changed in the interval, or has rows too many. It is backfilled, perhaps twice, and continues with the stream.
+The fold is from production. The MERGE is imitated by its clauses in Python. The lake is at some position of the stream. It lacks changes of
+keys that changed in the interval, or has rows too many. It is backfilled once or twice, and then continues with the stream.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def streamed(lake: Lake, images: list[Image], *, soft: bool) -> Lake:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[list[Image], int, int, int]:
-    """Draws a stream, the beginning and end of the interval, and the position of the lake. The backfill reads everything up to the lake's
-    position, and what came after it.
+    """Draws a stream, the beginning and end of the interval, and the position of the lake, which may be before, in or after the
+    interval.
     """
     acts = draw(st.lists(st.tuples(st.sampled_from(["write", "write", "delete", "move"]), KEYS, KEYS), max_size=20))
     begin = draw(st.integers(0, len(acts)))

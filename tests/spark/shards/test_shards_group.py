@@ -1,7 +1,7 @@
-"""Tests shards that become one Delta table: whatever happens to one of them leaves the rows of the others unchanged, with both ways of
+"""Tests shards that become one Delta table. Whatever happens to one shard leaves the rows of the others unchanged, with both ways of
 merging.
 
-All tests of a way share one story. Each test looks at the table after one batch of it.
+For each way, the same batches are merged once. Each test checks the table after one of these batches.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ BACK_IN_ONE: dict[str, Sequence[Segment]] = {ONE: [SchemaChange(71, MORE, ADDED)
 
 @dataclasses.dataclass
 class Shards:
-    """One table of a lake, which both shards share. `column`: the column with their names."""
+    """One table of a lake, which both shards share. `column` is the column that contains the names of the shards."""
 
     lake: Lake
     column: str = "shard"
@@ -125,7 +125,9 @@ class Shards:
         return {each.name: each for each in found}
 
     def play(self, called: str, tables: dict[str, Sequence[Segment]]) -> None:
-        """Keys as after a crash: the first table alone, then the batch, then all of it again."""
+        """Merges a batch and stores the resulting rows. The batch `keys` is merged as after a crash: its first table alone, then the whole
+        batch, and then the whole batch again.
+        """
         directory = self.lake.stage(tables)
         if called == "keys":
             self.merge(directory, list(tables)[:1])
@@ -137,7 +139,7 @@ class Shards:
             assert self.rows() == self.after[called]
 
     def publish(self, name: str, rows: Sequence[dict[str, Any]], index: int) -> PublishedSnapshot:
-        """Publishes a snapshot of one shard, with rows that were read at `order_key`."""
+        """Publishes a snapshot of one shard, with rows that were read at the order key `index`."""
         folder, target = self.lake.folder / f"{name}-chunks", self.target(name)
         folder.mkdir()
         fields = [pa.field(each, ARROW_TYPES[kind]) for each, kind in ORDERS.columns.items()]
@@ -191,7 +193,7 @@ def by_small(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnec
 
 @pytest.fixture(scope="module")
 def by_spark(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> Shards:
-    """The story with Spark, including the parts that only Spark can do."""
+    """Merges all batches with Spark, including those that only Spark can merge."""
     return played(tmp_path_factory.mktemp("spark"), spark_server, "spark", {**BY_BOTH, **BY_SPARK})
 
 
@@ -245,7 +247,7 @@ def test_a_column_that_one_shard_drops_stays_with_the_other(by_spark: Shards) ->
 
 
 def test_a_snapshot_replaces_the_rows_of_its_shard(by_spark: Shards) -> None:
-    """The snapshot is the last step. The other shard, whose record is older, continues after it."""
+    """A snapshot of one shard follows the batches. Then the other shard continues, although its record is older than the snapshot."""
     before = {row for row in by_spark.rows() if row[0] == "2"}
     by_spark.publish(ONE, [{"id": 9, "name": "read", "shard": "1"}], 80)
     assert by_spark.rows() == {("1", 9, "read", None), *before}
@@ -299,7 +301,9 @@ def test_what_would_change_columns_of_other_shards_stops_the_shard(by_spark: Sha
 
 
 def test_changes_without_the_name_of_their_shard_are_refused_in_a_group(by_either: Shards) -> None:
-    """Such changes were staged before conf/ had the rule. With such a key they would match rows of other shards."""
+    """Such changes were staged before conf/ had the rule for shards. Their key does not name the shard, so it would match rows of other
+    shards.
+    """
     plain = Schema({"id": "bigint", "name": "string"}, key=("id",))
     bare = Changes(plain, [Image(UPDATE_AFTER, 94, {"id": 3, "name": "whose?"})])
     before = by_either.rows()
@@ -309,7 +313,7 @@ def test_changes_without_the_name_of_their_shard_are_refused_in_a_group(by_eithe
 
 
 def test_other_settings_of_conf_are_refused_before_anything_is_written(by_spark: Shards) -> None:
-    """conf/ has another name of the shard, another column, the same name for another table, or a table that is not a shard."""
+    """In each case, conf/ has another name or column of the shard, the same name for another table, or a table that is not a shard."""
     directory = by_spark.lake.stage({ONE: [changes(image("1", INSERT, 95, 7, "x"))]})
     other = by_spark.lake.stage({"shop_3.orders": [changes(image("1", INSERT, 95, 7, "x"))]})
     version = by_spark.lake.log("orders").version()

@@ -1,4 +1,6 @@
-"""Shards of one table are merged by one task, one after the other: two at once would have to begin again at each other's commits."""
+"""Tests that one task merges all shards of a table, one after the other. If two tasks merged them, each would have to begin again at
+commits of the other task.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the change log: it has every change once, with before and after, whatever is delivered again."""
+"""Tests the change log: it has every change exactly once, with the row before and after, even if batches are delivered again."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ def test_a_batch_that_was_staged_without_preimages_is_staged_again_history(logge
 
 
 def test_what_foreign_keys_changed_is_in_the_log_by_name_history(logged: LoggedTable) -> None:
-    """The segment is as `cascades.files` leaves it: staged and derived images in one file, and the log's file next to the folder."""
+    """The segment is as `cascades.files` writes it. One file has the staged and the derived images, and the log's file is in the parent
+    folder.
+    """
     batch = read_staged_batch(logged.stage(changes([insert(1, 16, "a")])))
     (staged,) = batch.tables
     (segment,) = staged.changes

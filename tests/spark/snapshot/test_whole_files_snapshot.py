@@ -178,7 +178,9 @@ def test_fault_what_a_killed_publication_of_a_snapshot_left_goes_with_the_next_o
 def test_fault_a_snapshot_of_a_publication_that_was_killed_before_it_was_on_disk_is_put_there_by_the_next(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next publication finds the table and makes no commit of its own. So its commit does not sync the names of the table's folders."""
+    """The next publication finds the table, so it makes no commit that would sync the names of the table's folders. It must sync these
+    names without a commit.
+    """
     reading.chunk(1, [{"id": 1, "value": "read"}])
     disk = Disk(reading.lake.folder, monkeypatch)
 
@@ -204,7 +206,7 @@ def test_fault_a_snapshot_of_a_publication_that_was_killed_before_it_was_on_disk
 def test_a_new_table_of_a_snapshot_is_on_disk_and_nothing_is_synced_twice(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files of 200 small tables were synced one by one before their folder got its name, and again afterwards."""
+    """Earlier, the files of 200 small tables were synced one by one before their folder got its name, and again afterwards."""
     disk, synced = Disk(reading.lake.folder, monkeypatch), list[Path]()
     of_disk = os.fsync
 
@@ -248,7 +250,9 @@ def test_a_snapshot_queries_no_date_that_python_does_not_have(reading: Reading) 
 
 @pytest.mark.parametrize("more", [(), ("again",)], ids=["one column", "two columns"])
 def test_a_key_of_a_snapshot_is_found_by_its_very_value(tmp_path: Path, more: tuple[str, ...]) -> None:
-    """Texts of other case or with blanks behind them are other keys, whatever the collation: so it is where Spark makes the table."""
+    """Keys that differ only in case or in trailing blanks are different keys, whatever their collation in the source. This is also the case
+    if Spark makes the table.
+    """
     kinds = {kind: values for kind, values in VALUES.values() if kind not in {pa.float32(), pa.float64()}}
     for kind, values in [*kinds.items(), (pa.string(), ["a", "A", "a ", "", "á"]), (pa.binary(), [b"", b"a", b"a\0"])]:
         column = pa.array([value for value in values if value is not None], kind)
@@ -400,7 +404,9 @@ def _with_statistics(line: str, text: str) -> str:
 
 @pytest.mark.spark
 def test_a_table_that_a_snapshot_made_of_files_is_spark_s_own(lake: Lake) -> None:
-    """Every type reads alike, statistics hide no row, and merges, a repeated publication and OPTIMIZE continue with the table."""
+    """A table made of files has the same values of every type as a table made by Spark, and its statistics exclude no row. OPTIMIZE, a
+    repeated publication and the next snapshot accept it.
+    """
     columns, rows = _typed()
     schema = Schema({column.name: column.type for column in columns}, key=("id",))
     holds = Holding(lake.folder / "held")

@@ -18,7 +18,9 @@ Transaction = tuple[str, int]  # a member, and the number of its transaction
 
 @dataclasses.dataclass
 class Member:
-    """`times`: the times of all its future transactions, by its clock. `arrived`, `taken`: how many of them have arrived and were taken."""
+    """A member of the group. `times` are the times of all its future transactions by its own clock. `arrived` and `taken` are the numbers
+    of transactions that have arrived and that were taken.
+    """
 
     times: list[int]
     arrived: int = 0
@@ -36,13 +38,15 @@ class Member:
 
 
 def in_order(members: dict[str, Member]) -> list[Transaction]:
-    """Returns the transactions by time and name. Within a member they keep the order of its stream."""
+    """Returns the transactions ordered by time and by the names of their members. Transactions of one member keep the order of its
+    stream.
+    """
     keys = [(time, name, index) for name, each in members.items() for index, time in enumerate(each.effective())]
     return [(name, index) for _, name, index in sorted(keys)]
 
 
 def handed_out(members: dict[str, Member]) -> list[Transaction]:
-    """Returns what the rule hands out until it waits."""
+    """Returns the transactions that `decide` hands out until it must wait."""
     found: list[Transaction] = []
     while isinstance(decided := decide({name: each.known() for name, each in members.items()}), NextTransactions):
         each = members[decided.member]
@@ -98,7 +102,9 @@ def test_group_no_transaction_is_divided_by_another_and_an_absent_member_is_skip
 
 
 def test_group_nothing_counts_as_older_than_what_was_handed_out() -> None:
-    """A late transaction is handed out at once. Nobody waits until its clock has caught up."""
+    """A transaction that is not newer than the last one that was handed out is handed out at once. It does not wait for the clocks of other
+    members.
+    """
     assert decide({"east": known(9), "west": known(clock=2)}, barrier_us=9) == NextTransactions("east", 1)
     assert decide({"east": known(9), "west": known(2, 9, 10)}, barrier_us=8) == NextTransactions("west", 1)
     assert decide({"east": known(10), "west": known(clock=2)}, barrier_us=9) == BarrierWait("west")
