@@ -35,7 +35,8 @@ class DemoProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *arguments: str) -> None:
-        # A shell has what it starts in the background ignore SIGINT: these tests, perhaps.
+        # A program that a shell starts in the background ignores SIGINT, and so do its child processes. These tests may run in the
+        # background.
         heard = ["env", "--default-signal=INT"]
         command = [*heard, sys.executable, "-m", "sluice.console.main", "demo", "--dir", str(self.folder)]
         environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
@@ -48,7 +49,7 @@ class DemoProcess:
             )
 
     def end(self, number: signal.Signals | None, seconds: float) -> int:
-        """Returns the exit code of the demo, after a signal if one is given."""
+        """Sends the signal `number` to the demo if it is given, and returns the exit code of the demo."""
         assert self._process
         if number is not None:
             self._process.send_signal(number)

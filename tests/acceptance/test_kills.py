@@ -1,4 +1,4 @@
-"""Kills each process with SIGKILL at each point that must survive it. Afterwards the lake equals MySQL, and no change was applied twice."""
+"""Tests that the lake equals MySQL, with no change applied twice, after each process was killed with SIGKILL at each failpoint."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def test_nothing_is_lost_or_doubled_when_killed(kill_bench: KillBench, runs: str
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("runs", ["batch", "drain"])
 def test_a_batch_is_one_trace_of_the_engine_and_its_run(kill_bench: KillBench, runs: str) -> None:
-    """Each merge is in the trace of its batch. A batch that its own engine process settled has all its spans."""
+    """Each merge is in the trace of its batch. If the same engine process hands out and settles a batch, the trace of the batch has all
+    spans.
+    """
     kill_bench.use(runs)
     kill_bench.workload.run(1)
     kill_bench.settle()

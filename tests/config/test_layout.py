@@ -1,4 +1,4 @@
-"""Settings in conf/ for the paths and the layout of tables."""
+"""Tests settings in conf/ for the paths and the layout of tables."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ PLAN = Plan(
 
 @pytest.fixture(autouse=True)
 def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Returns the conf/ of a destination that has not begun."""
+    """Writes the conf/ of a destination that has not begun."""
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     monkeypatch.setenv("COLUMNS", "200")
     (tmp_path / "conf" / "destinations").mkdir(parents=True)

@@ -58,7 +58,7 @@ def check(conf: Path, name: str = "managed_shop") -> Finding:
 def test_no_retention_at_amazon_is_a_warning_until_the_printed_call_is_made(
     marks: dict[str, str], most: str, mysql80: DatabaseServer, conf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`binlog_expire_logs_seconds` promises 30 days, but has no effect there."""
+    """`binlog_expire_logs_seconds` is 30 days, but has no effect at Amazon."""
     account(mysql80, EVERYTHING)
     with amazon(mysql80, monkeypatch, marks):
         reported = init(mysql80.port)
@@ -131,7 +131,7 @@ PROVIDERS = {
 
 @contextlib.contextmanager
 def imitated(server: DatabaseServer, provider: str, patch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Yields the port of the server of a provider."""
+    """Yields the port of a server that imitates the server of a provider."""
     if provider.startswith("-"):
         with greeting(server, provider) as port:
             yield port
@@ -206,7 +206,8 @@ def test_the_printed_grant_has_the_names_of_the_manual_and_streams_without_super
         assert capture.parser.state == "STREAMING"
 
 
-# What the owner of each provider's server must set, as `init` prints it; and the statement by which this server obeys.
+# For each provider: what the owner of the server must set, as `init` prints it, and the statement with the same effect on the test's
+# server.
 RETENTIONS = {
     "self-managed": ("", "SET GLOBAL binlog_expire_logs_seconds = 604800"),
     "rds": ("CALL mysql.rds_set_configuration('binlog retention hours', 168)",) * 2,

@@ -51,9 +51,9 @@ def running_engine(directory: Path, **changes: Any) -> None:
 
 
 def everything_runs(installation: Installation) -> ProcessFile:
-    """Every part of a stack has a running process: the process of the test."""
+    """Writes files by which each part of a stack has a running process. This process is the process of the test."""
     (installation.data / "dagster").mkdir(parents=True, exist_ok=True)
-    # The loss of this storage is not visible in files.
+    # Without this setting, `status` could report that the SQLite files of Dagster's storage are missing.
     (installation.data / "dagster" / "dagster.yaml").write_text("storage: {postgres: {}}")
     file = ProcessFile(installation.data / "processes.json")
     for name in part_names(load_config()):

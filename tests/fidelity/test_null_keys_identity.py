@@ -1,5 +1,5 @@
-"""Tests keys that are NULL after decoding. They would make several rows one, so the table stops by name, or its policy keeps the rows
-apart.
+"""Tests keys that are NULL after decoding. Several rows would get the same key. So the table stops as KEY_NULL, or a policy of the table
+keeps the rows apart.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ PAUSE_SECONDS = 2.5
 
 @contextmanager
 def load(captured: Captured) -> Iterator[None]:
-    """Inserts, updates, moves of keys and deletes, in one transaction after the other until the block ends."""
+    """Runs transactions with inserts, updates, changed keys and deletes, one after the other until the block ends."""
     stopping, table = threading.Event(), f"{captured.database}.numbers"
     journal, people = f"{captured.database}.journal", f"{captured.database}.people"
 
@@ -86,7 +86,7 @@ def production(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[Production]:
-    """`request.param`: the setting `runs`, and the location of the ledger."""
+    """Provides a production with its servers. `request.param` contains the setting `runs` and the location of the ledger."""
     runs, ledger = request.param
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
@@ -135,7 +135,7 @@ def test_ha_each_process_of_two_hosts_is_killed_and_stopped_with_zookeeper(produ
 
 
 def _engine_stands_still_in_a_transform(production: Production) -> None:
-    """The webserver is suspended too, and nothing waits for it."""
+    """The active engine host is suspended in a transform. The webserver is suspended too, but no other process waits for it."""
     with production.gate(IN_TRANSFORM) as reached:
         stopped = production.active()
         assert reached() == production.processes[stopped].pid
@@ -192,7 +192,7 @@ def _run_stands_still(production: Production) -> None:
 
 
 def _spark_stands_still_while_a_run_dies(production: Production) -> None:
-    """The next run has the same batch, and waits for Spark, in which a statement of the first run may be left."""
+    """The next run has the same batch. It waits for Spark, in which a statement of the killed run may still be running."""
     with production.gate(BETWEEN_TABLES) as reached:
         killed = reached()
         run = production.run_of(killed)
@@ -269,7 +269,9 @@ def test_ha_a_run_on_another_host_drains_whatever_is_killed(production: Producti
 
 
 def require_equal(production: Production) -> None:
-    """Requires that each table equals the source, the transformed table by its function, and that each has each batch once."""
+    """Requires that each table equals the source and has each batch once. The transformed table must have the rows that its function
+    returns.
+    """
     config, database = production.config("runs"), production.captured.database
     shop = config.destinations["shop"]
     options = resolved(config.storage_options)
@@ -294,7 +296,9 @@ def _position(position: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def require_apart(production: Production, says: str) -> None:
-    """Runs saw no file of the engines, their batches were extended over TLS, and no secret is in a log. `says`: what they say of each."""
+    """Requires that runs saw no file of the engines, that their batches were extended over TLS, and that no secret is in a log. `says` is
+    the message that a run logs about each batch.
+    """
     assert not list((production.root / "runs").rglob("run-endpoint.json"))
     logs = {path.name: path.read_text(errors="replace") for path in production.root.rglob("*.log")}
     assert says in logs["runs.log"]

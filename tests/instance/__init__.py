@@ -1,1 +1,1 @@
-"""Tests the engine of one destination on a real server: its lease, its disk, its place in a process."""
+"""Tests the engine of one destination on a real server: its lease, its disk, and the process in which it runs."""

@@ -83,7 +83,7 @@ class NumberEngine:
             return self._meta.update(lambda ledger: ledger.taken(head, longer)).outstanding[0]
 
     def _write(self, delivery: int, taken: int, end: int) -> tuple[str, int]:
-        """Writes the numbers after `taken`, up to `end`. Returns their folder, and their number."""
+        """Writes the numbers after `taken`, up to `end`, to a folder. Returns the path of the folder, and how many numbers it contains."""
         path = f"staging/1-1-{end}-{delivery}"
         (self.directory / path).mkdir(parents=True, exist_ok=True)
         numbers = list(range(taken + 1, end + 1))
@@ -142,7 +142,7 @@ class NumberHost:
 
 
 def pass_gate(directory: Path, gate: str, name: str) -> None:
-    """Says that the gate is reached, and by whom, and waits while it is shut."""
+    """Reports that this process has reached the gate, and waits while the gate is closed."""
     atomically(directory / f"at.{gate}", f"{os.getpid()} {name}")
     deadline = time.monotonic() + GATE_SECONDS_MAX
     while (directory / f"shut.{gate}").exists():

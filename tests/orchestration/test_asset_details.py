@@ -198,7 +198,7 @@ def test_a_definition_shows_the_columns_of_the_lake_and_a_batch_carries_them_onl
 def test_without_types_in_the_list_each_batch_carries_the_columns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list has no types of a table that the lake cannot have."""
+    """If the lake has no type for a column of a table, the list of tables has no types of this table."""
     monkeypatch.setattr(writing, "types_of", lambda _: ())
     config = described(tmp_path)
     assert "dagster/column_schema" not in graph_of(config).get(delta_key("shop", ORDERS)).metadata

@@ -116,7 +116,7 @@ def reported(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dict[str, A
 
 
 def written(config: SluiceConfig, *kinds: str) -> None:
-    """Writes what a run leaves in the records of the lake's tables."""
+    """Writes the records that a run leaves for the change log and the history of a table."""
     tables = LakeTables(config.destination_dir("shop"))
     for kind in kinds:
         tables.keep_side_table(ORDERS, kind, ("id", 3))

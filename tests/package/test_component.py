@@ -44,7 +44,7 @@ RUN_SECONDS_MAX = 400.0  # The kernels of a new environment are compiled, and Sp
 
 @pytest.fixture(scope="module")
 def with_dg(installed: Installed) -> Installed:
-    """Installs Dagster's commands for projects into the same environment."""
+    """Installs Dagster's commands for projects into the environment of the installed Sluice."""
     python, constraints = installed.environment / "bin" / "python", installed.environment.parent / "constraints.txt"
     packages = ("dagster-dg-cli", "create-dagster")
     uv("pip", "install", "-q", "--python", str(python), "--constraint", str(constraints), *packages)
@@ -52,7 +52,7 @@ def with_dg(installed: Installed) -> Installed:
 
 
 class Scaffolded:
-    """The project, and the commands that a person runs in it."""
+    """Makes a Dagster project with `create-dagster`, and runs the commands in it that a person runs."""
 
     def __init__(self, installed: Installed, folder: Path) -> None:
         self._programs, self.root = installed.environment / "bin", folder / "shop-project"
@@ -95,7 +95,7 @@ class Scaffolded:
                 pytest.fail(f"{command} did not hear SIGINT: {self.last_words()}")
 
     def settings(self, spark: int) -> dict[str, Any]:
-        """Returns settings with an engine in a process of its own. `spark`: the port of Spark Connect."""
+        """Returns settings with an engine in a process of its own. `spark` is the port of Spark Connect."""
         return {
             "lake": str(self.root / "lake"),
             "engine": {"kind": "remote", "address": f"127.0.0.1:{free_port()}"},
@@ -123,7 +123,7 @@ class Scaffolded:
 
 
 def destination(port: int) -> dict[str, Any]:
-    """Returns the settings of a destination. `port`: the source's."""
+    """Returns the settings of a destination. `port` is the port of the source."""
     return {
         "source": {"user": "root", "port": port},
         "include": f"{DATABASE}\\..*",

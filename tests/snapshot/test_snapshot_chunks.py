@@ -65,7 +65,9 @@ DECIMALS = ("-99999.99999", "-0.00001", "0", "0.00001", "1", "1.5", "99999.99999
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Keyed:
-    """`columns`: the declared columns of the key. `key`: the text in PRIMARY KEY (…). `rows`: the values of each row's key columns."""
+    """Describes a key. `columns` are the declared columns, `key` is the text in PRIMARY KEY (…), and `rows` are the values of each row's
+    key columns.
+    """
 
     columns: str
     rows: tuple[str, ...]
@@ -121,7 +123,7 @@ KEYS = (
 
 @dataclasses.dataclass(frozen=True)
 class Chunked:
-    """The tables of a server, one per key, each with a number `n` for every row."""
+    """The tables of a server. Each key has one table, in which the column `n` numbers the rows."""
 
     reader: RowReader
     tables: dict[str, TableVersion]
@@ -191,7 +193,7 @@ def test_chunks_continue_after_a_restart_as_they_would_have_snapshot(chunked: Ch
 
 
 def test_rows_that_come_and_go_are_in_one_chunk_snapshot(chunked: Chunked) -> None:
-    """The bounds stay, whatever the rows do. Each row that exists then is in one of the chunks that were determined before."""
+    """A condition excludes one row, as if the row was deleted. Each other row is in exactly one chunk."""
     for name in chunked.keys:
         table = chunked.tables[name]
         made = list(chunks(chunked.reader, table, 3))[1:]

@@ -70,8 +70,8 @@ def begin_of(server: DatabaseServer) -> Position:
 
 
 class Reading:
-    """Reads a table with an account that may not lock it. `between`: called right before each read begins, after it is known what is
-    committed, and `later`: after its end is known.
+    """Reads a table with an account that may not lock it. `between` is called before each attempt, when the committed transactions are
+    known. `later` is called when the end of the attempt is known.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Tables with a change log have a second file per segment with every before image. The first file does not change."""
+"""Tests that tables with a change log have a second file per segment, which contains every before image. The first file does not change."""
 
 from __future__ import annotations
 

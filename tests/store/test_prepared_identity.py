@@ -59,8 +59,8 @@ def histories(draw: st.DrawFn) -> list[Event]:
     return events
 
 
-# After an event, either nothing happens, or the positions are acked, or the stream begins again. A tuple is a new beginning: which share of the
-# unacked positions remains, whether the epoch is new, and whether the engine was restarted.
+# After an event, either nothing happens, or the positions are acked, or the stream begins again. A tuple is a new beginning: which share of
+# the unacked positions remains, whether the epoch is new, and whether the engine was restarted.
 PERILS = st.one_of(st.none(), st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), st.just("ack"))
 
 

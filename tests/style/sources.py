@@ -76,7 +76,9 @@ def sources(root: Path, packages: tuple[str, ...] = PRODUCT) -> list[Source]:
 
 
 def checkout_sources(packages: tuple[str, ...] = PRODUCT) -> tuple[Source, ...]:
-    """Returns the same for this checkout. Its files do not change while the tests run, so each is parsed once per process."""
+    """Returns all Python files of the packages in this checkout. They do not change while the tests run, so each is parsed once per
+    process.
+    """
     return tuple(source_of(source.path) for source in sources(ROOT, packages))
 
 

@@ -149,7 +149,9 @@ Failing = Callable[..., int]
 
 @pytest.fixture
 def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
-    """Returns a function that makes these tests fail in a whole run, and returns the exit code. A module replaces the second run."""
+    """Returns a function that runs all tests, of which the tests `names` fail, and returns the exit code. The module `again` replaces the
+    second run of these tests.
+    """
     record = tmp_path / "lastfailed"
     record.write_text('{"of an earlier run": true}')
 

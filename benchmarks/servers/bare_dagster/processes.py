@@ -16,7 +16,7 @@ from sluice.console.toolchain.process import ChildProcess
 BARE = "bare "  # The names of the processes begin with it.
 LOOPBACK = "127.0.0.1"
 DEFINITIONS = "benchmarks.servers.bare_dagster.definitions"
-# Dagster's users turn telemetry off. Sluice's dagster.yaml turns telemetry off too.
+# Sluice's dagster.yaml disables telemetry too.
 SETTINGS = {"telemetry": {"enabled": False}}
 
 

@@ -1,4 +1,6 @@
-"""Rows of the binary protocol are what was sent, however the bytes come; PyMySQL's reader of packets is the judge."""
+"""Tests that the reader returns the rows that were sent in the binary protocol, however the bytes are divided. PyMySQL reads the same
+packets for comparison.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kills an engine between Kafka's commit and the ack, again and again. Readers of Kafka must see every message once."""
+"""Tests that readers of Kafka see every message once, although the engine is killed several times between Kafka's commit and the ack."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def describe(captured: Captured, server: KafkaServer, bytes_max: int) -> None:
 
 
 def killed_after(captured: Captured, batches: int) -> None:
-    """Runs the engine until it is killed after the commit of one batch more."""
+    """Runs the engine until it is killed. It acks `batches` batches, and is killed after the commit of the next one."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.brokers.committed.killed_engine", str(captured.conf), str(batches)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -70,7 +70,7 @@ def committed(server: KafkaServer, captured: Captured) -> dict[str, Any]:
 
 
 def fill(captured: Captured) -> None:
-    """Makes 60 rows, of which the last 20 are a transaction of 20 row events, a statement, and three updates."""
+    """Writes 60 rows, an ALTER TABLE and an UPDATE of three rows. The last 20 rows are one transaction of 20 row events."""
     table = f"{captured.database}.numbers"
     captured.insert(range(40), filler_bytes=ROW_BYTES)
     captured.run(f"ALTER TABLE {table} ADD COLUMN note INT", f"UPDATE {table} SET note = 1 WHERE n < 3")

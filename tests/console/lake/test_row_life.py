@@ -1,4 +1,4 @@
-"""Tests the search for the changes of one row in the versions of a table that does not exist."""
+"""Tests how `sluice why` searches the versions of a table for the changes of one row. The table is imitated."""
 
 from __future__ import annotations
 

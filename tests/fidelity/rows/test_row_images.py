@@ -70,7 +70,7 @@ def kinds_of(server: str) -> tuple[str, ...]:
 
 @dataclasses.dataclass
 class Captured:
-    """What was staged, and for each table what SELECT returned at the end."""
+    """Contains what was staged, and the rows that SELECT returned for each table at the end."""
 
     staged: StagingResult
     selected: dict[str, list[tuple[Any, ...]]]
@@ -136,7 +136,9 @@ def changes(staged: StagingResult, table: str) -> list[ChangesSegment]:
 
 
 def comparable(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
-    """Instants without their zone, which is UTC; PyMySQL knows none. Times as text."""
+    """Returns rows in a form that can be compared. Instants lose their zone, which is UTC, because PyMySQL returns no zone. Times become
+    text.
+    """
     return [[_comparable(value) for value in row] for row in rows]
 
 
@@ -147,7 +149,7 @@ def _comparable(value: Any) -> Any:
 
 
 class Captures(dict[str, Captured]):
-    """The captures by server. Each is made when it is first used."""
+    """Provides the capture of each server. A capture is made when it is first used."""
 
     def __init__(self, request: pytest.FixtureRequest, factory: pytest.TempPathFactory) -> None:
         super().__init__()
@@ -181,7 +183,7 @@ def test_staged_images_of_every_kind_give_the_rows_fidelity(server: str, capture
 def test_images_merge_to_what_select_returns_fidelity(
     server: str, table: str, captured: Captures, spark_server: SparkConnectServer, tmp_path: Path
 ) -> None:
-    """To save time, each kind has one table, because each segment is a commit."""
+    """Each segment is a commit. To save time, Spark therefore merges only one table of a server."""
     capture = captured[server]
     alone = tmp_path / "alone"
     shutil.copytree(capture.staged.path, alone)

@@ -31,7 +31,7 @@ def server(request: pytest.FixtureRequest) -> DatabaseServer:
 
 
 def xa(server: DatabaseServer, database: str, name: str, *statements: str, before: str = "SET @plain = 1") -> None:
-    """Prepares an XA transaction and leaves it; it belongs to no connection then."""
+    """Prepares an XA transaction and closes the connection. Afterwards, the prepared transaction belongs to no connection."""
     begin = (before, f"USE {database}", f"XA START '{name}'", *statements, f"XA END '{name}'", f"XA PREPARE '{name}'")
     with server.connect() as connection, connection.cursor() as cursor:
         for statement in begin:

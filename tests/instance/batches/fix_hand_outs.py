@@ -74,7 +74,7 @@ class Late:
         )
 
     def staged_late(self) -> OutstandingBatch:
-        """Requests the next batch, for which the caller has not waited."""
+        """Requests the next batch without waiting for it. Then lets the staging end, and returns the batch."""
         self.store.put(self.source.block([1]))
         assert self.hand_out.next(0.0) is None
         assert not self.hand_out.while_idle(lambda: pytest.fail("a batch is being staged"))

@@ -22,7 +22,7 @@ BEGIN = StreamPosition(WindowPosition(START))
 
 
 class Getting:
-    """Runs one get of a client at a window in another thread."""
+    """Runs one get of a client on a window in another thread."""
 
     def __init__(self, pool: ThreadPoolExecutor, window: Window, **options: bool) -> None:
         self._pool, self.window, self.given_up = pool, window, False

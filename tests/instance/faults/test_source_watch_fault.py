@@ -99,7 +99,7 @@ def test_fault_a_source_that_cannot_be_queried_is_reported_after_some_checks() -
 
 @pytest.mark.parametrize("gtid_enabled", [False, True])
 def test_fault_a_source_whose_account_may_not_read_the_end_counts_as_not_queried(*, gtid_enabled: bool) -> None:
-    """REPLICATION CLIENT was revoked. The stream continues, and nobody knows whether all of it is read."""
+    """The account has lost REPLICATION CLIENT. The stream continues, but the engine cannot know whether it has read the whole binlog."""
     now, parser = [0.0], SilentParser()
     silent = ServerFacts(version="8.0.31", mariadb=False, server_uuid="u", gtid_enabled=gtid_enabled)
     watch = SourceWatch(parser, lambda *_: silent, 60.0, lambda: now[0])
@@ -184,7 +184,9 @@ def test_fault_the_lag_grows_while_the_source_is_ahead_of_a_silent_stream() -> N
 def test_fault_the_status_shows_the_retention_of_amazon_and_the_observed_one(
     fresh_server: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`binlog_expire_logs_seconds` is 30 days on this server. Then the retention is set, and the server purges nevertheless."""
+    """`binlog_expire_logs_seconds` is 30 days, but has no effect at Amazon. The test sets Amazon's retention to 168 h, and then the server
+    purges a file earlier.
+    """
     server = fresh_server("mysql-8.0.31")
     shop = Captured(tmp_path, server)
     with amazon(server, monkeypatch, RDS_MARKS), watching(shop) as engine:

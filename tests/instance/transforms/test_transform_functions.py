@@ -1,4 +1,4 @@
-"""Functions of transforms: which file they come from after an edit, and calls that are late."""
+"""Tests functions of transforms: from which version of an edited file they come, and calls that do not return in time."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ EPOCH = 7
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row's transaction: its GTID, and the positions before and after it."""
+    """The GTID of a row's transaction, and the positions of the server before and after it."""
 
     gtid: str
     before: ServerFacts

@@ -1,4 +1,4 @@
-"""Tests unmodified clients of Canal with a running engine, and what they are shown, field by field."""
+"""Tests unmodified clients of Canal with a running engine, and each field that they receive."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def engine(captured: Captured) -> Iterator[Engine]:
 
 
 def shown(captured: Captured, table_filter: str, count: int) -> list[dict[str, Any]]:
-    """Returns what canal-python gets. It gets the same twice."""
+    """Returns the entries that canal-python gets. Requires that it gets the same entries again after a rollback."""
     port = captured.config.destinations["shop"].canal_server.port
     done = subprocess.run(
         [sys.executable, "-m", "tests.server.protocol.stock_client", str(port), "shop", table_filter, str(count)],

@@ -1,1 +1,1 @@
-"""Backfills: their fold, by a model and on files, and their merge on Spark."""
+"""Tests backfills from an archive, past states of tables, and swaps of tables."""

@@ -112,7 +112,7 @@ def test_a_foreign_spark_35_reads_tables_and_views_of_a_lake_in_s3_by_name(
 
 
 def lake_of(root: Path, sparks: Sparks, *names: str) -> SluiceConfig:
-    """Writes Delta tables with one row each, as a run would leave them."""
+    """Writes Delta tables with one row each, as a run would leave them, and returns the configuration of their lake."""
     config = config_of(root)
     spark = config.spark.model_copy(update={"remote": sparks.ours.url})
     catalog = config.catalog and config.catalog.model_copy(

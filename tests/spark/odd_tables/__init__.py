@@ -1,1 +1,1 @@
-"""Tables that raise, clash or have odd names, on real servers and Spark."""
+"""Tests tables that raise errors, clash or have odd names, on real servers and Spark."""

@@ -1,5 +1,5 @@
-"""Tests tables without a current-state table and without Spark: rows that were read are in the log, open versions of a history are read as
-rows, and consistent snapshots name both.
+"""Tests tables that have only a change log or a history, without Spark. The change log has the rows of a snapshot, a reader of the history
+gets its open versions as rows, and consistent snapshots name both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests that a log or a history that missed changes says so or corrects it, and that an obstacle is reported by name."""
+"""Tests that a change log or a history that missed changes reports or corrects the gap, and that an error names what prevents the write."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_a_re_snapshot_has_one_row_in_the_log_of_its_table_and_no_gap_history(lo
 
 
 def test_a_log_of_a_table_that_another_ledger_took_over_continues_with_its_rows_history(logged: LoggedTable) -> None:
-    """`position set` and `lake accept` leave both tables like this: with another owner, and at no position of this owner."""
+    """After `position set` and `lake accept`, both tables have another owner, and no position of this owner."""
     both(logged, logged.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")])))
     logged.merge(logged.stage(changes([update(1, 32, "A")])))
     owner = Owner(ledger_id="ba9876543210", destination="shop", table=NAME)

@@ -1,4 +1,6 @@
-"""Tests a repair or backfill that writes a current-state table: the history is compared with this table, whatever is killed in between."""
+"""Tests the history after a repair or backfill has written a current-state table. The history is compared with this table, even if the run
+is killed in between.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def logged(tmp_path: Path) -> LoggedTable:
 
 
 def repair(logged: LoggedTable, *segments: Segment) -> TableReport:
-    """Writes the current-state table at the position of the stream."""
+    """Runs a repair at the position 32, which merges `segments` into the current-state table and then corrects the history."""
     history_fix = HistoryFix(
         session=None,
         folder=logged.folder,

@@ -22,7 +22,7 @@ from tests.spark.snapshot.test_whole_files_snapshot import SINCE, reading_in
 
 
 class Session:
-    """Stands for a session. Every statement is an error, as of a Spark that refuses it."""
+    """Replaces a Spark session. Every statement fails, like a statement that Spark refuses."""
 
     fence: Fence
 
@@ -62,7 +62,8 @@ def test_the_tables_of_a_group_use_one_session_and_one_that_needs_spark_does_not
                 publish_snapshot(given, spark, fence=BY_HAND, records=reading.records)
         else:
             assert publish_snapshot(given, spark, fence=BY_HAND, records=reading.records).way == "files"
-    # The first publication reads the default properties, and the second one leaves a session that the third one does not need.
+    # The first publication opens a session to read the default properties. The second one fails, so it releases the session. The third one
+    # needs no session.
     assert opened == ["opened", "released"]
     spark.release()
     assert opened == ["opened", "released"]

@@ -52,7 +52,7 @@ def begun(folder: Path) -> TableHistory:
 
 
 def raising(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, odd: set[str]) -> None:
-    """Makes the function raise for these tables, which are its first argument."""
+    """Makes the function `name` of `owner` raise if its first argument of type TableSchema is one of the tables `odd`."""
     real, chance = getattr(owner, name), random.Random(repr(sorted(odd)))  # noqa: S311  the errors of a test
 
     def maybe(*given: Any, **named: Any) -> Any:
