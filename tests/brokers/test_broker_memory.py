@@ -1,4 +1,4 @@
-"""Tests that the broker in memory keeps the promises of a real one."""
+"""Tests that the broker in memory passes the tests that every broker must pass."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests that a real Pulsar keeps the promises of a broker, through a plug-in. Also tests headers, logins and each reason for which Pulsar
-accepts nothing.
+"""Tests that a real Pulsar, used through a plug-in, passes the tests that every broker must pass. Also tests headers, logins and each
+reason for which Pulsar accepts nothing.
 """
 
 from __future__ import annotations

@@ -270,7 +270,7 @@ class Late:
 
     def change(self) -> None:
         """Inserts a row with the earlier schema, and then changes the schema. A host that now reads the schema from the server gets the
-        wrong one.
+        wrong schema for this row.
         """
         self._captured.run(
             f"INSERT INTO {self._table} (n) VALUES ({self._new()})",

@@ -174,7 +174,9 @@ def _daemon_stands_still(production: Production) -> None:
 
 
 def _run_stands_still(production: Production) -> None:
-    """The run is suspended between two of its tables. It is ended and replaced. When it continues, it writes no further table."""
+    """A run is suspended between two of its tables, so another run replaces it. When the suspended run continues, it writes no further
+    table.
+    """
     with production.gate(BETWEEN_TABLES) as reached:
         stopped = reached()
         os.kill(stopped, signal.SIGSTOP)
@@ -216,7 +218,9 @@ def _spark_dies(production: Production) -> None:
 
 
 def _zookeeper_is_disconnected(production: Production) -> None:
-    """The connections of the active engine host are interrupted, then those of the runs. Then the leader dies."""
+    """The active engine host loses its connections to ZooKeeper, and then the runs lose theirs. At the end, the leader of ZooKeeper is
+    killed.
+    """
     host = production.active()
     production.disconnect_all(host)
     production.wait_for_takeover_from(host)

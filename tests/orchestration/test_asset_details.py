@@ -1,4 +1,4 @@
-"""Tests what people find at an asset besides its runs: owners, group, freshness, columns with their origin, and its quarantine."""
+"""Tests what an asset shows in addition to its runs: owners, group, freshness, columns with their origin, and its quarantine."""
 
 from __future__ import annotations
 

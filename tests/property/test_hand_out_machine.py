@@ -261,7 +261,7 @@ class HandOut(RuleBasedStateMachine):
 
     @rule()
     def drain(self) -> None:
-        """Lets the reader catch up, until only an open transaction is left."""
+        """Acks all batches, and then hands out the complete transactions that the store has."""
         while self.model.handed_out:
             self.ack()
         if self.staging:

@@ -130,7 +130,7 @@ print(CommittedOffsets({"bootstrap.servers": sys.argv[1], "transactional.id": "n
 
 
 def test_defect_a_kafka_without_committed_offsets_ends_no_process(tmp_path: Path) -> None:
-    """Defect 70: with `transactional_id` and a new Kafka, the process of the engines usually ended with SIGSEGV in librdkafka."""
+    """Defect 70: with `transactional_id` and a new Kafka, the engine process usually ended with SIGSEGV in librdkafka."""
     server = KafkaServer(tmp_path).start()
     try:
         command = [sys.executable, "-c", QUERY, server.servers]

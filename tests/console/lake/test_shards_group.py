@@ -32,7 +32,7 @@ NAMES = ("shop_1.orders", "shop_2.orders")
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
-    """Returns a configuration with a table in which each shard has committed a row of the key 1."""
+    """Returns a configuration with a table in which each shard has committed a row with the key 1."""
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     (tmp_path / "conf" / "destinations" / "a.yaml").write_text(

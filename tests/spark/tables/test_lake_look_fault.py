@@ -1,4 +1,4 @@
-"""Tests that changes by another program to an idle Delta table are found by a look at its log, without Spark."""
+"""Tests that changes of another program to an idle Delta table are found in the table's log, without Spark."""
 
 from __future__ import annotations
 

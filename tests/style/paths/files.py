@@ -145,8 +145,8 @@ def files(steps: Sequence[Step]) -> list[str]:
 
 
 def returns(steps: Sequence[Step]) -> int:
-    """Counts how often a value, which has left a package, comes to it again. The packages of callers to which only a reader returns do not
-    count.
+    """Counts how often a value returns to a package that it has left. The packages of callers to which only a reader returns do
+    not count.
     """
     visits = [each for each, _ in itertools.groupby(package(step.file) for step in steps)]
     return len(visits) - len(set(visits))
