@@ -42,11 +42,12 @@ from sluice.cdc_engine.meta.resume_requests import ResumeRequest
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.records.location import record_store
 from sluice.cdc_engine.sink.table_filter import TableFilter
-from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState, TableState
 
 FILE = "filters.json"
+NOT_CAPTURED = "the table was not captured for some time"
 RULES = ("rows, masks, transform or current_state",)
 # The states of tables that stopped because their row rules do not fit their columns, or because their transform failed.
 _UNFIT = frozenset({TableState.ROWS_RULE, TableState.TRANSFORM_FAILED})
@@ -92,11 +93,14 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     for table in tables:
         if captured is not None and captured.keeps(table.database, table.table):
             why = _changes(old, now, table.name, table)
+            if why:
+                _read_again(records, table.name, begin, _new_settings(why))
             if (why and _stop_changed(config, meta, table, begin, why)) or not why:
                 up_to_date.add(table.name)
         elif config.reads_first_rows(table.database, table.table):
             _want_rows(records, table, begin)
         elif captured is not None:
+            _read_again(records, table.name, begin, NOT_CAPTURED)
             meta.update(stops(_stop(table, begin)))
             outdated |= {table.name} if lake.kept(table.name) else set()
     waits = outdated if captured is None else outdated | _waiting(config, captured, old, there - up_to_date)
@@ -154,6 +158,7 @@ def may_resume(
         if stop is None or not why:
             may.append(each)
             continue
+        _read_again(SnapshotRecords(directory), each.name, stop.position, _new_settings(why))
         meta.update(_restates(_changed(config, stop, stop.position, why)))
         accepted.add(each.name)
     take_rules(config, directory, policies, accepted)
@@ -274,7 +279,7 @@ def _changed(
     wanted = {"__log": options.change_log, "__history": options.history}
     side_tables = " and ".join(f"{path}{suffix}" for suffix, there in wanted.items() if there)
     reason = (
-        f"conf/ has changed for this table ({', '.join(settings)}), and the rows in the lake still have the "
+        f"{_new_settings(settings)}, and the rows in the lake still have the "
         "form of the earlier conf/. Sluice re-snapshots the table by itself, unless `snapshot` is never. In that case, re-snapshot "
         "the table with `sluice snapshot start`, or restore the earlier settings in conf/"
     )
@@ -290,10 +295,26 @@ def _want_rows(records: SnapshotRecords, table: TableVersion, begin: Position) -
     if there is None or not there.is_open:
         records.begin(wanted(table.name, begin, time.time()))
     elif there.state != SnapshotState.WANTED:
-        records.update(
-            table.name,
-            lambda now: now.again("the table was not captured for some time", buffered_after=begin.order_key),
-        )
+        records.update(table.name, lambda now: now.again(NOT_CAPTURED, buffered_after=begin.order_key))
+
+
+def _read_again(records: SnapshotRecords, name: str, begin: Position, why: str) -> None:
+    """If a snapshot of the table `name` has read rows, lets it read all rows again, and keeps its pause. Its chunks and buffered changes
+    were made with the earlier settings, or lack the changes of the time in which conf/ excluded the table.
+    """
+    under_way = {SnapshotState.READING, SnapshotState.READ}
+
+    def again(now: SnapshotRecord) -> SnapshotRecord:
+        return now.again(why, buffered_after=begin.order_key) if now.state in under_way else now
+
+    there = records.get(name)
+    if there is not None and there.state in under_way:
+        # Decides again in `again`, because a run may have published the snapshot meanwhile.
+        records.update(name, again)
+
+
+def _new_settings(changed: Sequence[str]) -> str:
+    return f"conf/ has changed for this table ({', '.join(changed)})"
 
 
 def _kept(directory: Path) -> Mapping[str, Any] | None:
