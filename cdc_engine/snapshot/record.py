@@ -68,6 +68,8 @@ class SnapshotRecord:
       each `RestartCause` caused.
     - `reason`: why the snapshot failed, why it cannot continue now, or why the chunks were last read again. `tries`: how often in a row the
       same reason prevented progress.
+    - `conf_changed`: whether conf/ changed for the table before the snapshot, so that the rows in the lake do not fit the changes after
+      `since`. Without the snapshot, the table continues only if an operator accepts such rows.
     - `waits_for`: the tables whose snapshots must be published before this table is read, because changes of these tables change rows of
       this table through foreign keys.
     """
@@ -98,6 +100,7 @@ class SnapshotRecord:
     restarts: int = 0
     tries: int = 0
     reason: str = ""
+    conf_changed: bool = False
     waits_for: tuple[str, ...] = ()
     causes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -279,9 +282,11 @@ _UNREAD: Mapping[str, Any] = {
 }
 
 
-def wanted(name: str, since: Position | None, now: float, where: str = "") -> SnapshotRecord:
+def wanted(
+    name: str, since: Position | None, now: float, where: str = "", *, conf_changed: bool = False
+) -> SnapshotRecord:
     """Returns the record of a requested snapshot of "database.table". `where` is an SQL condition for the rows to read, or empty for all
-    rows. `now` is in seconds since 1970.
+    rows. `now` is in seconds since 1970. `conf_changed` is the field of the record.
     """
     database, _, table = name.partition(".")
     return SnapshotRecord(
@@ -291,6 +296,7 @@ def wanted(name: str, since: Position | None, now: float, where: str = "") -> Sn
         since=since,
         where=where,
         wanted_at=now,
+        conf_changed=conf_changed,
     )
 
 

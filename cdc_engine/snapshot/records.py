@@ -10,6 +10,7 @@ such a way that buffered files are no longer used.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -24,6 +25,7 @@ from sluice.cdc_engine.ha.leases import READING, Lock, acquired_within, lock_hel
 from sluice.cdc_engine.records.contract import RecordStore, StoredRecord
 from sluice.cdc_engine.records.location import as_location, record_store
 from sluice.cdc_engine.snapshot.record import SnapshotRecord
+from sluice.cdc_engine.states import SnapshotState
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.folder import StoreFolder
 from sluice.object_stores.options import resolved
@@ -80,6 +82,9 @@ class SnapshotRecords:
     def begin(self, record: SnapshotRecord) -> None:
         """Stores the record of a requested snapshot, and removes the files of the table's earlier snapshot. Raises ActRefusedError while
         another snapshot of the table is open, and MetaError if the record cannot be stored.
+
+        If the earlier snapshot was canceled, the lake still has the rows that it would have replaced, so the record takes over
+        `conf_changed`.
         """
 
         def begun(before: SnapshotRecord | None) -> SnapshotRecord:
@@ -87,7 +92,8 @@ class SnapshotRecords:
                 raise ActRefusedError(
                     f"a snapshot of {record.name} is in progress ({before.state}); cancel that snapshot first"
                 )
-            return record
+            left = before is not None and before.state == SnapshotState.CANCELED and before.conf_changed
+            return dataclasses.replace(record, conf_changed=record.conf_changed or left)
 
         self._change(record.name, begun)
         self.sweep(record.name)

@@ -132,7 +132,7 @@ class EngineActs:
             """
             policy = self._config.schema_policy(record.database, record.table)[DROP_TABLE]
             if policy == "apply" and record.since is not None and LakeTables(self._directory).kept(record.name):
-                parts.meta.update(snapshot_requests.canceled_stop(record, record.since, record.reason))
+                parts.meta.update(snapshot_requests.canceled_stop(record, record.since))
 
         if gone:
             lock = open_lock(self._directory, RUN_LOCK)
@@ -146,7 +146,9 @@ class EngineActs:
             return
         self._forget_at = time.monotonic() + FORGET_SECONDS
         try:
-            forgotten = SnapshotRecords(self._directory).forget_ended(names, time.time() - FORGET_SECONDS)
+            # Keeps the records of stopped tables, which tell whether a canceled snapshot is still necessary.
+            stopped = {stop.name for stop in parts.meta.ledger.stopped_tables}
+            forgotten = SnapshotRecords(self._directory).forget_ended(names | stopped, time.time() - FORGET_SECONDS)
         except MetaError as error:
             log.warning("snapshot_records_not_removed", destination=self._config.name, reason=str(error))
             return
@@ -174,7 +176,7 @@ class EngineActs:
         changes that only the store still has, a second reading would lack these changes. Then all requests except cancellations wait until
         the changes have been handed out.
         """
-        parts = steering.parts
+        parts, lake = steering.parts, LakeTables(self._directory)
         if self._must_wait(wanted, due, parts):
             wanted, due = tuple(each for each in wanted if each.kind is ResumeKind.CANCEL), ()
         taken: list[str] = []
@@ -203,6 +205,7 @@ class EngineActs:
             records=SnapshotRecords(self._directory),
             schema=functools.partial(schema_of_stopped, parts),
             resnapshot=resnapshot,
+            has_rows=lambda name: bool(lake.kept(name)),
             forget_dropped=forget_dropped,
             is_no_table=lambda stop: is_no_table_now(parts.source, stop.database, stop.table),
             run_lock=lambda: open_lock(self._directory, RUN_LOCK),

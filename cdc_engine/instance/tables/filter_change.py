@@ -16,6 +16,7 @@ created after this start has no settings of its own there. Its settings follow f
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import time
@@ -37,13 +38,14 @@ from sluice.cdc_engine.instance.tables.row_shape import (
     shape_of_other,
 )
 from sluice.cdc_engine.instance.tables.value_policies import policies_of
-from sluice.cdc_engine.meta.manager import MetaManager, Transition, stops
+from sluice.cdc_engine.meta.manager import MetaManager, stops
+from sluice.cdc_engine.meta.manager import Transition as LedgerTransition
 from sluice.cdc_engine.meta.resume_requests import ResumeRequest
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.records.location import record_store
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
-from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.records import SnapshotRecords, Transition
 from sluice.cdc_engine.states import SnapshotState, TableState
 
 FILE = "filters.json"
@@ -51,6 +53,7 @@ NOT_CAPTURED = "the table was not captured for some time"
 RULES = ("rows, masks, transform or current_state",)
 # The states of tables that stopped because their row rules do not fit their columns, or because their transform failed.
 _UNFIT = frozenset({TableState.ROWS_RULE, TableState.TRANSFORM_FAILED})
+_UNDER_WAY = frozenset({SnapshotState.READING, SnapshotState.READ})
 T = TypeVar("T")
 
 
@@ -89,20 +92,20 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
         return
     captured = TableFilter(before["include"], before["exclude"]) if before is not None else None
     old, up_to_date = _with_others(before, there) if before is not None else now, set[str]()
-    records, lake, outdated = SnapshotRecords(directory), LakeTables(directory), set[str]()
+    snapshots, outdated = _Snapshots(directory), set[str]()
     for table in tables:
         if captured is not None and captured.keeps(table.database, table.table):
             why = _changes(old, now, table.name, table)
             if why:
-                _read_again(records, table.name, begin, _new_settings(why))
+                snapshots.read_again(table.name, begin, _new_settings(why))
             if (why and _stop_changed(config, meta, table, begin, why)) or not why:
                 up_to_date.add(table.name)
         elif config.reads_first_rows(table.database, table.table):
-            _want_rows(records, table, begin)
+            _want_rows(snapshots, table, begin)
         elif captured is not None:
-            _read_again(records, table.name, begin, NOT_CAPTURED)
+            snapshots.read_again(table.name, begin, NOT_CAPTURED)
             meta.update(stops(_stop(table, begin)))
-            outdated |= {table.name} if lake.kept(table.name) else set()
+            outdated |= {table.name} if snapshots.has_rows(table.name) else set()
     waits = outdated if captured is None else outdated | _waiting(config, captured, old, there - up_to_date)
     parts = ("rules", "shapes")
     kept = {part: _mixed(now[part] if old.get(part) is None else old[part], now[part], waits) for part in parts}
@@ -151,20 +154,19 @@ def may_resume(
     now = {"rules": _digests(config, policies), "shapes": _shapes(config, [each.name for each in wanted])}
     before = _kept(directory)
     old = _with_others(before, [each.name for each in wanted]) if before is not None else now
-    may, accepted = list[ResumeRequest](), set[str]()
+    snapshots, may, accepted = _Snapshots(directory), list[ResumeRequest](), set[str]()
     for each in wanted:
         stop = meta.ledger.stopped(each.database, each.table)
-        why = _changes(old, now, each.name, None)
+        why = _changes(old, now, each.name, None) or _before_canceled(snapshots.records.get(each.name), stop)
         if stop is None or not why:
             may.append(each)
             continue
-        _read_again(SnapshotRecords(directory), each.name, stop.position, _new_settings(why))
+        # Removes the request first. A crash before the table has its new state must not turn this request into the second one.
+        each.done()
+        snapshots.read_again(each.name, stop.position, _new_settings(why))
         meta.update(_restates(_changed(config, stop, stop.position, why)))
         accepted.add(each.name)
     take_rules(config, directory, policies, accepted)
-    for each in wanted:
-        if each.name in accepted:
-            each.done()
     return may
 
 
@@ -185,6 +187,10 @@ def take_rules(
             "rules": _digests(config, policies),
             "shapes": _shapes(config, {*names, *(before.get("shapes") or {})}),
         }
+        old, snapshots = _with_others(before, names), _Snapshots(directory)
+        for name in sorted(names):
+            if _changes(old, now, name, None):
+                snapshots.note(name)
         parts = [part for part in now if before.get(part) is not None]
         kept = {part: _mixed(before[part], now[part], {*before[part], *now[part]} - {*names}) for part in parts}
         record_store(directory).put(FILE, json.dumps({**before, **kept}))
@@ -267,7 +273,7 @@ def _stop_changed(
     return there is None or there.state in {*_UNFIT, TableState.RULES_CHANGED}
 
 
-def _restates(stop: StoppedTable) -> Transition:
+def _restates(stop: StoppedTable) -> LedgerTransition:
     return lambda ledger: ledger.restate_stop(stop)
 
 
@@ -290,27 +296,53 @@ def _changed(
     )
 
 
-def _want_rows(records: SnapshotRecords, table: TableVersion, begin: Position) -> None:
-    there = records.get(table.name)
+def _want_rows(snapshots: _Snapshots, table: TableVersion, begin: Position) -> None:
+    there = snapshots.records.get(table.name)
     if there is None or not there.is_open:
-        records.begin(wanted(table.name, begin, time.time()))
-    elif there.state != SnapshotState.WANTED:
-        records.update(table.name, lambda now: now.again(NOT_CAPTURED, buffered_after=begin.order_key))
+        unfit = snapshots.has_rows(table.name)
+        snapshots.records.begin(wanted(table.name, begin, time.time(), conf_changed=unfit))
+    else:
+        snapshots.read_again(table.name, begin, NOT_CAPTURED, {*_UNDER_WAY, SnapshotState.FAILED})
 
 
-def _read_again(records: SnapshotRecords, name: str, begin: Position, why: str) -> None:
-    """If a snapshot of the table `name` has read rows, lets it read all rows again, and keeps its pause. Its chunks and buffered changes
-    were made with the earlier settings, or lack the changes of the time in which conf/ excluded the table.
+class _Snapshots:
+    """The snapshots of a destination, and what the lake has of their tables."""
+
+    def __init__(self, directory: Path) -> None:
+        self.records, self._lake = SnapshotRecords(directory), LakeTables(directory)
+
+    def has_rows(self, name: str) -> bool:
+        """Returns whether the lake has rows of the table "database.table"."""
+        return bool(self._lake.kept(name))
+
+    def read_again(self, name: str, begin: Position, why: str, states: Collection[SnapshotState] = _UNDER_WAY) -> None:
+        """Does what `note` does. If the snapshot is in one of `states`, also lets it read all rows again, and keeps its pause. Its chunks
+        and buffered changes were made with the earlier settings, or lack the changes of the time in which conf/ excluded the table.
+        """
+        self._change(name, lambda now: now.again(why, buffered_after=begin.order_key) if now.state in states else now)
+
+    def note(self, name: str) -> None:
+        """Notes in the open snapshot of a table that conf/ changed for the table (`conf_changed`), if the lake has rows of the table."""
+        self._change(name, lambda now: now)
+
+    def _change(self, name: str, change: Transition) -> None:
+        unfit, there = self.has_rows(name), self.records.get(name)
+
+        def changed(now: SnapshotRecord) -> SnapshotRecord:
+            noted = dataclasses.replace(now, conf_changed=now.conf_changed or unfit)
+            return change(noted) if now.is_open else now  # A run may have published the snapshot since the line above.
+
+        if there is not None and there.is_open:
+            self.records.update(name, changed)
+
+
+def _before_canceled(record: SnapshotRecord | None, stop: StoppedTable | None) -> tuple[str, ...]:
+    """Returns a phrase instead of the changed settings of a table if its needed snapshot was canceled, otherwise (). The settings are
+    saved since the snapshot was requested, so a comparison does not find them.
     """
-    under_way = {SnapshotState.READING, SnapshotState.READ}
-
-    def again(now: SnapshotRecord) -> SnapshotRecord:
-        return now.again(why, buffered_after=begin.order_key) if now.state in under_way else now
-
-    there = records.get(name)
-    if there is not None and there.state in under_way:
-        # Decides again in `again`, because a run may have published the snapshot meanwhile.
-        records.update(name, again)
+    canceled = record is not None and record.state == SnapshotState.CANCELED and record.conf_changed
+    stopped = stop is not None and stop.state == TableState.SNAPSHOT_CANCELED
+    return ("before the snapshot that was canceled",) if canceled and stopped else ()
 
 
 def _new_settings(changed: Sequence[str]) -> str:

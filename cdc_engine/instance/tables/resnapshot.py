@@ -24,7 +24,7 @@ from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.meta.manager import MetaManager, Transition
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
+from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE, TableState
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, was_dropped
@@ -32,6 +32,8 @@ from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSche
 
 # The shortest and the longest pause before the next attempt to re-snapshot a table, if the last attempt led to no publication.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0
+# The states in which a table stops because conf/ changed. After the stop has ended, no event of the stream shows the cause again.
+_OF_CONF = frozenset({TableState.NEWLY_INCLUDED, TableState.RULES_CHANGED})
 
 log = structlog.get_logger()
 
@@ -40,14 +42,16 @@ log = structlog.get_logger()
 class ResnapshotDependencies:
     """The parts and callbacks of the engine that a re-snapshot uses. `schema` returns the schema of a stopped table at the position where
     the stream continues, or None if the schema is unknown. `resnapshot` sets the table's schema in the schema history from a position on.
-    `forget_dropped` removes a dropped table from the schema history, and returns False if the table was not dropped. `is_no_table` returns
-    whether the name of the stop belongs to a view or a sequence, not to a table.
+    `has_rows` returns whether the lake has rows of a table ("database.table"). `forget_dropped` removes a dropped table from the schema
+    history, and returns False if the table was not dropped. `is_no_table` returns whether the name of the stop belongs to a view or a
+    sequence, not to a table.
     """
 
     meta: MetaManager
     records: SnapshotRecords
     schema: Callable[[StoppedTable, Position], TableSchema | None]
     resnapshot: Callable[[TableSchema, Position], None]
+    has_rows: Callable[[str], bool] = lambda _name: False
     forget_dropped: Callable[[StoppedTable, Position], bool] = lambda _stop, _position: False
     is_no_table: Callable[[StoppedTable], bool] = lambda _stop: False
 
@@ -120,13 +124,22 @@ def pause_seconds(tries: int) -> float:
 def resnapshot(stop: StoppedTable, schema: TableSchema, cursor: Position, dependencies: ResnapshotDependencies) -> None:
     """Ends the stop of a table, and buffers the table's changes from the cursor on for its re-snapshot. Changes that were buffered before
     the stop are discarded, because the changes between the stop and the cursor were skipped.
+
+    If the table stopped because conf/ changed, the record says so (`conf_changed`), because the stop ends.
     """
+    unfit = stop.state in _OF_CONF and dependencies.has_rows(stop.name)
     why = f"the table had stopped, {stop.state}: {stop.reason}"
     there = dependencies.records.get(stop.name)
     if there is not None and there.is_open:
-        dependencies.records.update(stop.name, lambda now: now.again(why, buffered_after=cursor.order_key))
+        dependencies.records.update(
+            stop.name,
+            lambda now: dataclasses.replace(
+                now.again(why, buffered_after=cursor.order_key), conf_changed=now.conf_changed or unfit
+            ),
+        )
     else:
-        dependencies.records.begin(_continue_from_cursor(stop, cursor, why))
+        record = wanted(stop.name, stop.position, time.time(), conf_changed=unfit)
+        dependencies.records.begin(dataclasses.replace(record, buffered_after=cursor.order_key, reason=why))
     dependencies.resnapshot(schema, cursor)
     dependencies.meta.update(_resumes(stop))
 
@@ -152,12 +165,6 @@ def end_dropped(stop: StoppedTable, cursor: Position, dependencies: ResnapshotDe
 
 def _resumes(stop: StoppedTable) -> Transition:
     return lambda ledger: ledger.resume_table(stop.database, stop.table)
-
-
-def _continue_from_cursor(stop: StoppedTable, cursor: Position, why: str) -> SnapshotRecord:
-    return dataclasses.replace(
-        wanted(stop.name, stop.position, time.time()), buffered_after=cursor.order_key, reason=why
-    )
 
 
 def schema_after(

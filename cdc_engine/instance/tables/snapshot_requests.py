@@ -107,11 +107,16 @@ def end_dropped(
     try:
         for each in dropped:
             stop(each)
-            records.update(each.name, lambda now: now.canceled() if now.is_open else now)
+            records.update(each.name, _canceled_for_good)
             records.sweep(each.name)
             log.warning("snapshot_ended_because_table_was_dropped", table=each.name)
     finally:
         lock.release()
+
+
+def _canceled_for_good(record: SnapshotRecord) -> SnapshotRecord:
+    """Returns the canceled record of a dropped table. A resume only deletes the rows, so it does not matter which settings they have."""
+    return dataclasses.replace(record.canceled(), conf_changed=False) if record.is_open else record
 
 
 def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
@@ -124,7 +129,7 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
         return
     position = record.since or dependencies.meta.ledger.cursor
     if position is not None:
-        dependencies.meta.update(canceled_stop(wanted, position, record.reason))
+        dependencies.meta.update(canceled_stop(wanted, position, conf_changed=record.conf_changed))
     try:
         dependencies.records.update(wanted.name, lambda now: now.canceled())
         dependencies.records.sweep(wanted.name)
@@ -132,16 +137,21 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
         log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
 
 
-def canceled_stop(wanted: ResumeRequest | SnapshotRecord, position: Position, why: str) -> Callable[[Ledger], Ledger]:
-    """Returns a function that stops a table in a ledger at `position`, because the table's snapshot is canceled. `why` is the reason in the
-    snapshot's record.
+def canceled_stop(
+    wanted: ResumeRequest | SnapshotRecord, position: Position, *, conf_changed: bool = False
+) -> Callable[[Ledger], Ledger]:
+    """Returns a function that stops a table in a ledger at `position`, because the table's snapshot is canceled. `conf_changed` is the
+    field of the snapshot's record.
     """
     reason = (
         f"the snapshot of the table was canceled, and its changes since {position} were buffered: `sluice "
         "schema resume` continues the table from that position, and `sluice snapshot start` re-snapshots it"
     )
-    if TableState.RULES_CHANGED in why:
-        reason += ". Until then the lake keeps the rows as the earlier conf/ filtered and masked them"
+    if conf_changed:
+        reason = (
+            "the snapshot of the table was canceled, and conf/ had changed for the table before the snapshot: re-snapshot the table with "
+            "`sluice snapshot start`. Until then the lake keeps the rows as the earlier conf/ included, filtered and masked them"
+        )
     stop = StoppedTable(
         database=wanted.database,
         table=wanted.table,
