@@ -1,8 +1,10 @@
-"""Tests that a failed start leaves nothing open."""
+"""Tests that a failed start leaves nothing open, and what a start passes to the comparison of settings."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,10 @@ from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.ha.file_lease import FileLease
 from sluice.cdc_engine.instance.engine import wiring
+from sluice.cdc_engine.instance.engine.consumer_wiring import review_of
+from sluice.cdc_engine.table_meta.history.history import TableHistory
 from tests.fix_ledgers import MemoryLedger
+from tests.table_meta.history.test_ddl_statements import SNAPSHOT, at
 
 
 def test_fault_the_ledger_is_closed_where_the_rest_cannot_be_made(
@@ -31,3 +36,39 @@ def test_fault_the_ledger_is_closed_where_the_rest_cannot_be_made(
     with pytest.raises(MetaError, match="schema history"):
         wiring.make_parts(config, tmp_path, FileLease(tmp_path), on_state=print, on_start=print)
     assert len(closed) == 1
+
+
+class WiredError(Exception):
+    """Ends the making of an engine's parts at the call that a test examines."""
+
+
+@pytest.mark.found
+def test_the_start_of_an_engine_names_the_tables_that_were_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1094: the comparison of settings treated a dropped table as a table that has stopped."""
+    config = DestinationConfig.model_validate({"name": "shop", "source": {"user": "root"}, "include": "shop\\..*"})
+    history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, review_of(config, tmp_path))
+    history.seed(SNAPSHOT, at(100))
+    history.apply("DROP TABLE shop.orders", "shop", at(101))
+    found: dict[str, Collection[str]] = {}
+
+    def compare(*given: Any, dropped: Collection[str], **_: object) -> None:
+        found.update(known=given[-1], dropped=dropped)
+        raise WiredError
+
+    replaced = {
+        "open_meta": MemoryLedger,
+        "history_kept": tmp_path / "schema.jsonl",
+        "known_begin": at(101),
+        "store_of": None,
+        "remove_strays": None,
+    }
+    for name, result in replaced.items():
+        monkeypatch.setattr(wiring, name, lambda *_, result=result, **__: result() if callable(result) else result)
+    monkeypatch.setattr(wiring, "take_up_new_tables", compare)
+    monkeypatch.setattr(wiring, "refuse_lost_ledger", lambda *_: None)
+    with pytest.raises(WiredError):
+        wiring.make_parts(config, tmp_path, FileLease(tmp_path), on_state=print, on_start=print)
+    assert set(found["dropped"]) == {"shop.orders"}
+    assert {"shop.orders", "shop.items"} <= set(found["known"])

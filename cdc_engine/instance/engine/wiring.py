@@ -43,6 +43,7 @@ from sluice.cdc_engine.source.in_use import SOURCE_FILE, address_in_use
 from sluice.cdc_engine.store.file_store import FileEventStore
 from sluice.cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
 from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.schema import DroppedTable
 from sluice.cdc_engine.table_meta.table_list.writing import TableListWriter
 
 
@@ -99,9 +100,12 @@ def _parts_around(
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = known_begin(config, meta, history, tables, directory, claim=claim)
     store = store_of(config, source_of(config), meta, begin, directory, read_elsewhere=not folder.is_last)
-    known = {".".join(name) for name in history.table_names()}
+    known = {".".join(name): history.state(*name, begin) for name in history.table_names()}
+    dropped = {name for name, there in known.items() if isinstance(there, DroppedTable)}
     policies = policies_of(config)
-    take_up_new_tables(config, directory, history.versions(begin), meta, begin, known, policies=policies)
+    take_up_new_tables(
+        config, directory, history.versions(begin), meta, begin, known, policies=policies, dropped=dropped
+    )
     note_transforms(policies, directory)
     history.compact(positions_to_keep(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
     listed = TableListWriter(directory, token=lease.token, fence=lease.check)

@@ -66,14 +66,15 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     known: Collection[str] = (),
     *,
     policies: Mapping[str, ValuePolicy] | None = None,
+    dropped: Collection[str] = (),
 ) -> None:
     """Compares conf/ with the settings of the engine's last start. Requests a snapshot of each newly included table. If conf/ allows no
     snapshot, stops the table. In a new destination, such a table does not stop: the lake begins without the table's existing rows. Stops
     each table whose row settings changed. Then saves the current settings.
 
     `tables` are the captured tables at `begin`. `known` are all tables ("database.table") with a record in the schema history. `policies`
-    are the value policies with which the engine decodes; None means the policies of the current conf/. May be repeated after a crash.
-    Raises MetaError or ConfigurationError.
+    are the value policies with which the engine decodes; None means the policies of the current conf/. `dropped` are the tables of `known`
+    that were dropped before `begin`. May be repeated after a crash. Raises MetaError or ConfigurationError.
     """
     tables = tuple(tables)
     refuse_misspelled(config, {*(each.name for each in tables), *(stop.name for stop in meta.ledger.stopped_tables)})
@@ -106,7 +107,8 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
             snapshots.read_again(table.name, begin, NOT_CAPTURED)
             meta.update(stops(_stop(table, begin)))
             outdated |= {table.name} if snapshots.has_rows(table.name) else set()
-    waits = outdated if captured is None else outdated | _waiting(config, captured, old, there - up_to_date)
+    gone = _gone(dropped, shapes) - {stop.name for stop in meta.ledger.stopped_tables}
+    waits = outdated if captured is None else outdated | _waiting(config, captured, old, there - up_to_date - gone)
     parts = ("rules", "shapes")
     kept = {part: _mixed(now[part] if old.get(part) is None else old[part], now[part], waits) for part in parts}
     record_store(directory).put(FILE, json.dumps({**now, **kept}))
@@ -123,6 +125,13 @@ def _waiting(
     known = {*names, *config.tables, *old["rules"], *(old.get("shapes") or {})}
     excluded = {name for name in known if not now.keeps(*name.partition(".")[::2])}
     return excluded | {name for name in names if captured.keeps(*name.partition(".")[::2])}
+
+
+def _gone(dropped: Collection[str], shapes: Mapping[str, Shape]) -> set[str]:
+    """Returns the tables in `dropped` whose saved settings are no longer needed: if the source creates such a table again, the earlier rows
+    are deleted first. With `deletes: soft`, the earlier rows are only marked, so they keep the form of the earlier settings.
+    """
+    return {name for name in dropped if shapes.get(name, {}).get("deletes") != "soft"}
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:

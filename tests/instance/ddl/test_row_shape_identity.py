@@ -290,3 +290,31 @@ def test_a_primary_key_whose_name_has_a_comma_is_one_column() -> None:
     version = dataclasses.replace(ORDERS, columns=columns, key=("a,b",))
     before, after = shape_of(destination(column_exclude=f"{NAME}:a"), NAME), shape_of(destination(), NAME)
     assert changed_settings(before, after, version) == ("column_include, column_exclude",)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("settings", [{"zero_dates": "text"}, {"masks": {"note": "null"}}], ids=["shape", "rules"])
+def test_a_table_that_was_dropped_before_its_settings_changed_is_not_stopped_when_it_is_there_again(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """Defect 1094: the settings of a dropped table stayed in the record. So the table stopped at the first start after it was created
+    again, and was re-snapshotted, although a table that is created again begins without the earlier rows.
+    """
+    meta, changed = MemoryLedger(), table(**settings)
+    assert starts(tmp_path, meta, table()) == []
+    take_up_new_tables(changed, tmp_path, [], meta, at(6), [NAME], dropped=[NAME])
+    assert starts(tmp_path, meta, changed) == []
+
+
+@pytest.mark.parametrize("why", ["soft deletes", "excluded", "stopped"])
+def test_the_settings_of_a_dropped_table_stay_as_long_as_the_lake_keeps_its_rows(tmp_path: Path, why: str) -> None:
+    meta, settings = MemoryLedger(), {"zero_dates": "text"} | ({"deletes": "soft"} if why == "soft deletes" else {})
+    exclude = NAME if why == "excluded" else ""
+    starts(tmp_path, meta, table(deletes="soft") if why == "soft deletes" else table())
+    stop = StoppedTable(database="shop", table="orders", state=TableState.DDL_HELD, reason="a change", position=at(6))
+    if why == "stopped":
+        meta.update(lambda ledger: ledger.stop_table(stop))
+    before = json.loads((tmp_path / "filters.json").read_text())["shapes"].get(NAME, {})
+    config = destination(exclude=exclude, tables={NAME: settings})
+    take_up_new_tables(config, tmp_path, [], meta, at(6), [NAME], dropped=[NAME])
+    assert json.loads((tmp_path / "filters.json").read_text())["shapes"].get(NAME, {}) == before
