@@ -316,7 +316,7 @@ def test_a_table_that_was_re_snapshotted_with_the_current_rules_has_them(tmp_pat
     take_up_new_tables(destination(), tmp_path, [ORDERS], meta, at(5), ["shop.orders"])
     stopped_for_another_reason(meta)
     take_up_new_tables(masked, tmp_path, [], meta, at(9), ["shop.orders"])
-    take_rules(masked, tmp_path, policies_of(masked), ["shop.orders"])
+    take_rules(masked, tmp_path, policies_of(masked), ["shop.orders"], at(9))
     meta.update(lambda ledger: ledger.resume_table("shop", "orders"))
     take_up_new_tables(masked, tmp_path, [ORDERS], meta, at(9), ["shop.orders"])
     assert not meta.ledger.stopped_tables

@@ -216,7 +216,8 @@ class EngineActs:
             self._retakes.take_up(due, dependencies)
         finally:
             if taken:
-                filter_change.take_rules(self._config, self._directory, parts.policies, set(taken))
+                cursor = parts.meta.ledger.cursor
+                filter_change.take_rules(self._config, self._directory, parts.policies, set(taken), cursor)
                 steering.hand_out.read_again()
         requested = [each for each in wanted if each.kind is ResumeKind.RESUME]
         if not requested:

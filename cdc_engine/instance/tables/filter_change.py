@@ -12,6 +12,8 @@ created after this start has no settings of its own there. Its settings follow f
 - If a table whose row settings changed is already stopped for another reason, `filters.json` keeps its old settings. When an operator
   resumes the table, it stays stopped, now in the state RULES_CHANGED. A second resume accepts the new settings.
 - While conf/ excludes a table, `filters.json` keeps the settings of the rows that the lake has of this table.
+- `filters.json` also has the position at which the engine noticed the last change of a table's settings. Earlier versions of the table's
+  Delta table have rows of other settings, so a past state cannot be built from them (`backfill --into`).
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from sluice.cdc_engine.instance.tables.row_shape import (
     shape_of,
     shape_of_other,
 )
-from sluice.cdc_engine.instance.tables.value_policies import policies_of
+from sluice.cdc_engine.instance.tables.value_policies import policies_of, policy_of
 from sluice.cdc_engine.meta.manager import MetaManager, stops
 from sluice.cdc_engine.meta.manager import Transition as LedgerTransition
 from sluice.cdc_engine.meta.resume_requests import ResumeRequest
@@ -89,14 +91,16 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
         "others": settings_of_others(config),
     }
     before = _kept(directory)
-    if before == now:
+    if before is not None and {part: before.get(part) for part in now} == now:
         return
     captured = TableFilter(before["include"], before["exclude"]) if before is not None else None
     old, up_to_date = _with_others(before, there) if before is not None else now, set[str]()
-    snapshots, outdated = _Snapshots(directory), set[str]()
+    snapshots, outdated, changed_at = _Snapshots(directory), set[str](), dict[str, Any]()
     for table in tables:
+        why = _changes(old, now, table.name, table)
+        if why:
+            changed_at[table.name] = begin.to_json()
         if captured is not None and captured.keeps(table.database, table.table):
-            why = _changes(old, now, table.name, table)
             if why:
                 snapshots.read_again(table.name, begin, _new_settings(why))
             if (why and _stop_changed(config, meta, table, begin, why)) or not why:
@@ -111,7 +115,8 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     waits = outdated if captured is None else outdated | _waiting(config, captured, old, there - up_to_date - gone)
     parts = ("rules", "shapes")
     kept = {part: _mixed(now[part] if old.get(part) is None else old[part], now[part], waits) for part in parts}
-    record_store(directory).put(FILE, json.dumps({**now, **kept}))
+    positions = {name: each for name, each in (before or {}).get("changed_at", {}).items() if name in there}
+    _keep(directory, {**now, **kept}, positions | changed_at)
 
 
 def _waiting(
@@ -175,12 +180,16 @@ def may_resume(
         snapshots.read_again(each.name, stop.position, _new_settings(why))
         meta.update(_restates(_changed(config, stop, stop.position, why)))
         accepted.add(each.name)
-    take_rules(config, directory, policies, accepted)
+    take_rules(config, directory, policies, accepted, meta.ledger.cursor)
     return may
 
 
 def take_rules(
-    config: DestinationConfig, directory: Path, policies: Mapping[str, ValuePolicy], names: Collection[str]
+    config: DestinationConfig,
+    directory: Path,
+    policies: Mapping[str, ValuePolicy],
+    names: Collection[str],
+    cursor: Position | None,
 ) -> None:
     """Saves the engine's current settings of the tables `names` in `filters.json`, so that the engine no longer stops these tables because
     of an earlier change of their settings. Called if tables are re-snapshotted, or if an operator resumes tables although their older rows
@@ -197,12 +206,41 @@ def take_rules(
             "shapes": _shapes(config, {*names, *(before.get("shapes") or {})}),
         }
         old, snapshots = _with_others(before, names), _Snapshots(directory)
-        for name in sorted(names):
-            if _changes(old, now, name, None):
-                snapshots.note(name)
+        changed = [name for name in sorted(names) if _changes(old, now, name, None)]
+        for name in changed:
+            snapshots.note(name)
         parts = [part for part in now if before.get(part) is not None]
         kept = {part: _mixed(before[part], now[part], {*before[part], *now[part]} - {*names}) for part in parts}
-        record_store(directory).put(FILE, json.dumps({**before, **kept}))
+        positions = {name: cursor.to_json() for name in changed if cursor is not None}
+        _keep(directory, {**before, **kept}, before.get("changed_at", {}) | positions)
+
+
+def has_earlier_settings(
+    config: DestinationConfig, directory: Path, name: str, end: Position, *, is_published: bool
+) -> bool:
+    """Returns whether a version of the Delta table of "database.table" has rows that were made with other settings than conf/ has now.
+    `end` is the position up to which the version has changes. `is_published`: whether the publication of a snapshot made the version.
+
+    Knows no change of settings before the first start with a version of Sluice that saves the positions of changes.
+    """
+    before = _kept(directory)
+    if before is None:
+        return False
+    policies = {name: policy_of(config, *name.split(".", 1))}
+    now = {"rules": _digests(config, policies), "shapes": _shapes(config, [name])}
+    if _changes(_with_others(before, [name]), now, name, None):
+        return True
+    found = before.get("changed_at", {}).get(name)
+    if found is None:
+        return False
+    changed = Position.from_json(found).order_key
+    # A publication at the position of the change has the new settings, because a snapshot begins again after a change of settings.
+    return end.order_key < changed or (end.order_key == changed and not is_published)
+
+
+def _keep(directory: Path, record: Mapping[str, Any], changed_at: Mapping[str, Any]) -> None:
+    """Saves the record with `changed_at`, the positions of the last changes of settings by table. An empty `changed_at` is left out."""
+    record_store(directory).put(FILE, json.dumps({**record, **({"changed_at": changed_at} if changed_at else {})}))
 
 
 def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
@@ -369,11 +407,13 @@ def _kept(directory: Path) -> Mapping[str, Any] | None:
         shapes = record.get("shapes")
         kept = {"include": str(record["include"]), "exclude": str(record["exclude"]), "rules": rules}
         others = {"others": dict(record["others"])} if "others" in record else {}
+        positions = {str(name): dict(each) for name, each in record.get("changed_at", {}).items()}
         if others:
             shape_of_other(others["others"], "")  # Raises an error if the settings are incomplete.
         return {
             **kept,
             **others,
+            **({"changed_at": positions} if positions else {}),
             "shapes": None if shapes is None else {str(name): dict(shape) for name, shape in shapes.items()},
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -163,6 +163,7 @@ def _from_a_version(
             f"{request.tables[0]} has no version from {time_text(request.from_us)} or before in its Delta log: use a later --from"
         )
     begin = Position.from_json(dict(base.end))
+    _refuse_earlier_settings(config, request, base, begin)
     if begin.file not in {log.file for log in interval.files.logs}:
         quiet = after_a_quiet_time(commits, base, interval.begin, interval.cursor)
         begin = quiet if quiet is not None and is_followed(ledger, directory, base.table) else begin
@@ -174,6 +175,26 @@ def _from_a_version(
         )
     chosen.append(base)
     return dataclasses.replace(interval, begin=begin)
+
+
+def _refuse_earlier_settings(
+    config: SluiceConfig, request: BackfillRequest, base: CommittedInterval, end: Position
+) -> None:
+    """Raises ConfigurationError if the rows of the version `base` were made with other settings than conf/ has now. The build would apply
+    changes under the present settings to these rows. `end` is the position up to which the version has changes.
+    """
+    from sluice.cdc_engine.instance.tables.filter_change import has_earlier_settings  # noqa: PLC0415
+    from sluice.spark_jobs.tables.commit_record import SNAPSHOT_KIND  # noqa: PLC0415
+
+    destination, directory = config.destinations[request.destination], config.destination_dir(request.destination)
+    (name,) = request.tables
+    if has_earlier_settings(destination, directory, name, end, is_published=base.kind == SNAPSHOT_KIND):
+        raise ConfigurationError(
+            f"the past state of {name} would be built from version {base.version} of its Delta table, and settings of the table in conf/ "
+            "have changed since then (for example filters, masks, converted types or soft deletes), so the rows would follow different "
+            "settings: use a --from after the re-snapshot of the table that followed the change, or query earlier versions of the Delta "
+            "table with time travel"
+        )
 
 
 def wholly_merged(begin: Position, *ends: Position | None) -> Position:

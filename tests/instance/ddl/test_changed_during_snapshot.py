@@ -149,7 +149,7 @@ class CapturedTable:
         self.records.begin(wanted(NAME, at(7), 1.0))
         request(self.folder, ORDERS.database, ORDERS.table, ResumeKind.RE_SNAPSHOT)
         self._fulfil()
-        take_rules(self.config, self.folder, policies_of(self.config), [NAME])
+        take_rules(self.config, self.folder, policies_of(self.config), [NAME], at(8))
         begun: dict[str, Any] = {"version": "v1", "key": ("id",), "columns": (), "rows_expected": 9, "now": 2.0}
         self.records.update(NAME, lambda now: now.began(at(8), **begun))
 

@@ -15,7 +15,12 @@ from sluice.cdc_engine.config import DestinationConfig, TableConfig
 from sluice.cdc_engine.config.shards import ShardsConfig
 from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.destination_files.lake_tables import LakeTables
-from sluice.cdc_engine.instance.tables.filter_change import may_resume, take_rules, take_up_new_tables
+from sluice.cdc_engine.instance.tables.filter_change import (
+    has_earlier_settings,
+    may_resume,
+    take_rules,
+    take_up_new_tables,
+)
 from sluice.cdc_engine.instance.tables.row_shape import (
     OF_DESTINATION,
     OF_SHARDS,
@@ -150,7 +155,7 @@ def test_a_table_that_stopped_for_something_else_is_re_snapshotted_when_it_resum
     assert may_resume(text, tmp_path, policies_of(text), requests(tmp_path), meta) == []
     (found,) = meta.ledger.stopped_tables
     assert (found.state, found.position) == (TableState.RULES_CHANGED, at(7)), "which its rows heal"
-    take_rules(text, tmp_path, policies_of(text), [NAME])
+    take_rules(text, tmp_path, policies_of(text), [NAME], at(8))
     meta.update(lambda ledger: ledger.resume_table("shop", "orders"))
     assert starts(tmp_path, meta, text) == []
 
@@ -318,3 +323,60 @@ def test_the_settings_of_a_dropped_table_stay_as_long_as_the_lake_keeps_its_rows
     config = destination(exclude=exclude, tables={NAME: settings})
     take_up_new_tables(config, tmp_path, [], meta, at(6), [NAME], dropped=[NAME])
     assert json.loads((tmp_path / "filters.json").read_text())["shapes"].get(NAME, {}) == before
+
+
+def earlier(folder: Path, config: DestinationConfig) -> list[tuple[int, bool]]:
+    """Returns which versions of the Delta table have rows of earlier settings, as (end, whether a snapshot was published)."""
+    ends = [(end, is_published) for end in (4, 5, 6) for is_published in (False, True)]
+    return [
+        (end, is_published)
+        for end, is_published in ends
+        if has_earlier_settings(config, folder, NAME, at(end), is_published=is_published)
+    ]
+
+
+OLD_AT_5 = [(4, False), (4, True), (5, False)]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("settings", [{"zero_dates": "text"}, {"masks": {"note": "null"}}], ids=["shape", "rules"])
+def test_versions_of_a_delta_table_before_a_change_of_settings_are_known(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """Defect 1095: `backfill --into` took a version with rows of earlier settings, and applied changes under the present settings."""
+    meta, changed = MemoryLedger(), table(**settings)
+    assert earlier(tmp_path, table()) == [], "nothing is recorded yet"
+    starts(tmp_path, meta, table())
+    assert earlier(tmp_path, table()) == []
+    assert len(earlier(tmp_path, changed)) == 6, "the engine has not started with these settings"
+    starts(tmp_path, meta, changed)
+    assert earlier(tmp_path, changed) == OLD_AT_5
+    take_up_new_tables(table(**settings, owners=["team:a"]), tmp_path, [ORDERS], meta, at(9), [NAME, "shop.new"])
+    assert earlier(tmp_path, changed) == OLD_AT_5, "a later start keeps the position"
+    take_up_new_tables(destination(exclude="shop.x", tables={NAME: settings}), tmp_path, [ORDERS], meta, at(9))
+    assert earlier(tmp_path, changed) == OLD_AT_5
+    take_up_new_tables(destination(exclude="shop.y"), tmp_path, [], MemoryLedger(), at(9), [])
+    assert "changed_at" not in json.loads((tmp_path / "filters.json").read_text()), "nothing knows the table any more"
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("by", ["resume", "snapshot", "inclusion"])
+def test_versions_before_a_change_of_a_stopped_or_excluded_table_are_known(tmp_path: Path, by: str) -> None:
+    """Defect 1095: the same for a table that did not follow the stream when its settings changed."""
+    meta, changed = MemoryLedger(), table(zero_dates="text")
+    meta.update(lambda ledger: ledger.set_cursor(at(5)))
+    starts(tmp_path, meta, table())
+    stop = StoppedTable(database="shop", table="orders", state=TableState.DDL_HELD, reason="a change", position=at(3))
+    if by == "inclusion":
+        LakeTables(tmp_path).keep({NAME: ("t", 3)})
+        take_up_new_tables(destination(exclude=NAME), tmp_path, [], meta, at(4), [])
+        starts(tmp_path, meta, table(zero_dates="text", snapshot="initial"))
+    else:
+        meta.update(lambda ledger: ledger.stop_table(stop))
+        take_up_new_tables(changed, tmp_path, [], meta, at(4), [NAME])
+    if by == "resume":
+        request(tmp_path, "shop", "orders")
+        assert may_resume(changed, tmp_path, policies_of(changed), requests(tmp_path), meta) == []
+    elif by == "snapshot":
+        take_rules(changed, tmp_path, policies_of(changed), [NAME], at(5))
+    assert earlier(tmp_path, changed) == OLD_AT_5

@@ -5,19 +5,25 @@ from __future__ import annotations
 import dataclasses
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import deltalake
 import pytest
 
 from sluice.cdc_engine import destination_files
-from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, load_config
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.rows import interval as interval_module
+from sluice.cdc_engine.instance.rows.interval import BinlogInterval
+from sluice.cdc_engine.instance.tables.filter_change import take_up_new_tables
+from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.position import Position
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.rows import into
 from sluice.orchestration.run.rows.backfill import Done, run_backfill
 from sluice.orchestration.run.rows.into import after_a_quiet_time, base_of, path_of, wholly_merged
 from sluice.orchestration.run.rows.request import BackfillRequest
@@ -28,7 +34,10 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.rows.fold import folded
 from sluice.spark_jobs.staged_files.read import read_staged_batch
+from sluice.spark_jobs.tables import commit_record
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
+from tests.binlog.rows.event_bytes import ORDERS
+from tests.fix_ledgers import MemoryLedger
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import SECOND_US, Pipeline, by_hand
 from tests.spark.side_tables.fix_side_tables import NAME, LoggedTable, before, changes, delete, insert, update
@@ -113,6 +122,40 @@ def test_a_past_state_begins_with_the_newest_version_before_it_backfill() -> Non
     assert found is not None
     assert found.version == 2
     assert base_of(known[4:], "l", begin) is None
+
+
+@pytest.mark.found
+def test_a_past_state_is_not_built_from_a_version_with_earlier_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1095: if settings of the table had changed since the version, the new table mixed rows of both settings."""
+    plain, soft = (
+        DestinationConfig.model_validate({"name": "shop", "source": {"user": "u"}, "tables": {NAME: options}})
+        for options in ({}, {"deletes": "soft"})
+    )
+    config = SluiceConfig(data_dir=tmp_path, lake=str(tmp_path), destinations={"shop": soft})
+    changed, meta = Position(epoch=1, file="b.000002", offset=200), MemoryLedger()
+    for settings in (plain, soft):
+        take_up_new_tables(settings, config.destination_dir("shop"), [ORDERS], meta, changed, [NAME])
+    commits = [interval(1, 100), interval(2, 300)]
+    monkeypatch.setattr(into, "_live", lambda *_: SimpleNamespace(commits_after=lambda _version: commits))
+    monkeypatch.setattr(commit_record, "read_commit", lambda commit: commit)
+    monkeypatch.setattr(commit_record, "batches", list)
+    request = BackfillRequest(destination="shop", from_us=1, to_us=None, tables=(NAME,), into="past.orders")
+
+    def version(offset: int) -> int:
+        begin, chosen = dataclasses.replace(changed, offset=offset), list[CommittedInterval]()
+        files: Any = SimpleNamespace(logs=[SimpleNamespace(file=begin.file)], reach=lambda _is_enough: None)
+        found = BinlogInterval(begin=begin, end=begin, read_to=begin, cursor=begin, files=files)
+        monkeypatch.setattr(interval_module, "locate_interval", lambda *_: found)
+        into._from_a_version(config, request, (soft, Ledger(ledger_id="l"), None), chosen)
+        return chosen[0].version
+
+    with pytest.raises(
+        ConfigurationError, match="from version 1 of its Delta table, and settings of the table in conf/ have changed"
+    ):
+        version(250)
+    assert version(300) == 2
 
 
 @pytest.mark.found
