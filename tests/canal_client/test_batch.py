@@ -1,4 +1,4 @@
-"""Entries of Canal as typed changes and as Arrow tables."""
+"""Tests that entries of Canal become typed changes and Arrow tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values by their declared types, in Python and in Arrow."""
+"""Tests that Canal's texts become values of the declared column types, in Python and in Arrow."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_the_grant_that_is_missing_is_printed_and_is_enough(poor: DatabaseServer
     statement = re.search(r"GRANT .*;", answer.stdout)
     assert statement
     mariadb = "mariadb" in answer.stdout.lower()
-    # The first is the name in MariaDB 10.5 and above, the second the name in MySQL.
+    # The privilege is named BINLOG MONITOR in MariaDB 10.5 and above, and REPLICATION CLIENT in MySQL.
     client = "BINLOG MONITOR" if mariadb else "REPLICATION CLIENT"
     assert f"REPLICATION SLAVE, {client}, SELECT, LOCK TABLES ON *.* TO" in statement[0]
     with poor.connect() as connection, connection.cursor() as cursor:

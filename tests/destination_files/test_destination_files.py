@@ -170,7 +170,7 @@ def test_what_an_earlier_version_left_in_one_record_is_read_and_divided_by_the_f
 def test_a_crash_while_a_record_is_divided_leaves_all_that_it_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
 ) -> None:
-    """The crash comes after any number of records, up to immediately before the undivided record is removed."""
+    """The crash comes after `written` records, at the latest immediately before the undivided record is removed."""
     (tmp_path / "lake-tables.json").write_text(json.dumps(UNDIVIDED))
     left, write = [written], FileRecordStore.write
 

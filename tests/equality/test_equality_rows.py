@@ -1,5 +1,5 @@
-"""Tests the result of a comparison for rows: rows that differ by chunk, key and column, rows whose changes are not merged yet, and
-refusals.
+"""Tests the comparison of rows: how it reports rows that differ, how it treats rows whose changes are not merged yet, and what it
+refuses.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ def test_equality_any_key_divides_both_sides_alike_and_finds_its_row(
 
 @dataclasses.dataclass
 class Following:
-    """A lake that follows the source: each wait executes the next step. `ahead`: whether the lake is ahead of the position at which the
-    source was read.
+    """Simulates a lake that follows the source: each wait executes the next step. If `never` is True, the lake never reaches the position
+    that the comparison waits for.
     """
 
     steps: list[Callable[[], None]] = dataclasses.field(default_factory=list)
@@ -222,7 +222,7 @@ def test_equality_a_row_that_changes_all_the_time_is_in_motion_and_another_is_di
     ahead = rows.append_column("_sluice_order_key", pa.array([200] + [1] * 99, pa.int64()))
 
     def both(step: int) -> Callable[[], None]:
-        """Changes row 1 in the source. The lake has the value of the previous change."""
+        """Returns a step that changes row 1 in the source. The lake has a later value of row 1, and a wrong value in row 51."""
 
         def change() -> None:
             shelf.make(f"UPDATE {{db}}.t SET name = 'now {step}' WHERE id = 1")
@@ -239,7 +239,7 @@ def test_equality_a_row_that_changes_all_the_time_is_in_motion_and_another_is_di
 
 
 def hot(shelf: Shelf, lake: Callable[[int], pa.Table]) -> Following:
-    """Changes row 1 in the source before each look. `lake`: what the lake has at a look."""
+    """Returns a lake during whose waits row 1 changes in the source. `lake` returns the rows of the lake after each change."""
 
     def step(number: int) -> Callable[[], None]:
         def change() -> None:
@@ -352,7 +352,9 @@ HEAP = (
 
 @pytest.mark.found
 def test_equality_rows_that_were_merged_before_the_key_was_dropped_count(shelf: Shelf) -> None:
-    """Defect 37: rows that had been updated before DROP PRIMARY KEY, and rows that were marked as deleted, counted wrongly."""
+    """Defect 37: after DROP PRIMARY KEY, rows that had been updated before it, and rows that were marked as deleted, were counted
+    wrongly.
+    """
     shelf.make("CREATE TABLE {db}.heap (n int)", "INSERT INTO {db}.heap VALUES (1), (2), (3)")
     entries = ((1, "insert", 1), (2, "update", 2), (8, "delete", 2), (3, "insert", 3))
     marks = pa.array([False, False, True, None])

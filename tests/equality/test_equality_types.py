@@ -23,7 +23,7 @@ pytestmark = pytest.mark.servers
 
 @dataclasses.dataclass
 class Every:
-    """Tables with each type of a server, and the rows that were staged of them."""
+    """Has tables with every type of a server, and the rows that the engine staged of them."""
 
     shelf: Shelf
     kinds: dict[str, tuple[Kind, ...]]
@@ -53,7 +53,7 @@ def test_every_type_is_equal_to_what_the_stream_made_of_it_equality(every: Every
 
 
 def test_another_value_of_any_type_is_found_by_row_and_column_equality(every: Every) -> None:
-    """Each row has the values of the next row in all columns. Each column in which the two rows differ is named, and no other."""
+    """The first row in the lake has the values of the second row. The difference names exactly the columns in which these rows differ."""
     for table, rows in every.staged.items():
         other = rows.slice(1, 1).set_column(0, rows.schema.field(0), rows.column(0).slice(0, 1))
         every.shelf.lay(table, pa.concat_tables([other, rows.slice(1)]))

@@ -1,5 +1,5 @@
-"""Tests every lease that several hosts share with one suite, on real servers: it has one holder, its tokens rise, and a host that was away
-too long knows that it lost the lease.
+"""Tests, with one suite on real servers, every lease that several hosts share. It has one holder, and its tokens rise. A host that was
+away too long notices that it lost the lease.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ Opener = Callable[[LedgerLocation], Lease]
 
 @pytest.fixture
 def opened() -> Iterator[Opener]:
-    """Opens leases, and returns all of them when the test ends."""
+    """Returns a function that opens leases. All of them are released when the test ends."""
     made: list[Lease] = []
 
     def open_one(location: LedgerLocation) -> Lease:
@@ -154,7 +154,7 @@ for line in sys.stdin:
 def holding_process(
     location: LedgerLocation, script: str = HOLDER
 ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
-    """Starts a process that holds the lease. The second value returns its next line."""
+    """Starts a process that holds the lease. Yields the process, and a function that returns the next line of its output."""
     process = subprocess.Popen(
         [sys.executable, "-c", script, pickle.dumps(location).hex()],
         stdin=subprocess.PIPE,

@@ -1,5 +1,5 @@
-"""Tests the lock of a Delta table that several destinations write, at every location of a ledger: one run over all destinations and hosts
-holds it. When the holder dies, the lock is free and has the holder's notes.
+"""Tests the lock of a Delta table that several destinations write, with each kind of ledger. One run of all destinations and hosts holds
+the lock. If the holder dies, the lock becomes free, and the next run gets the notes of the holder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def east(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
 
 
 def other(location: LedgerLocation) -> LedgerLocation:
-    """Returns the lock for another destination of the same conf/."""
+    """Returns the location of the ledger of another destination of the same conf/."""
     name = f"{location.destination}_west"
     return dataclasses.replace(location, destination=name, directory=location.directory.with_name(name))
 

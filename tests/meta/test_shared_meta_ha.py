@@ -1,4 +1,6 @@
-"""Tests every manager of a ledger that several hosts share with one suite: compare-and-set under the lease's token, on real servers."""
+"""Tests, with one suite on real servers, every store of a ledger that several hosts share. A write needs the token of the lease, and the
+version that it replaces.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +85,8 @@ def test_ha_a_stale_holder_is_refused_by_name(location: LedgerLocation) -> None:
 
 
 def test_ha_the_holder_of_the_lease_knows_that_the_store_went_back(location: LedgerLocation) -> None:
-    """A replica of a database that takes over without the last commits has this effect: the ledger is from this holder's own lease, but
-    older.
+    """If a replica of the database takes over without the last commits, the ledger is older than the last write, although it has the
+    token of this lease.
     """
     store = record_store(location)
     meta = open_meta(location, Held(token=3))
@@ -161,7 +163,9 @@ def test_ha_the_records_of_an_earlier_version_are_refused_by_name(
 
 
 class Mute(RecordStore):
-    """Records whose store does not answer some writes: it wrote before it fell silent, or it did not."""
+    """A record store that does not answer the next write, if `silent_after` is not None. If it is True, the store has the write
+    nevertheless.
+    """
 
     def __init__(self, kept: RecordStore) -> None:
         self._kept = kept
@@ -194,7 +198,7 @@ class Mute(RecordStore):
 def test_ha_after_an_unanswered_write_the_ledger_continues(
     location: LedgerLocation, documents: RecordStore, was_written: bool, is_first: bool
 ) -> None:
-    """The write may have been stored. The caller was told that it failed, so the next write of the caller counts."""
+    """The store may have the write that got no answer. For the caller this write failed, so the next write of the caller replaces it."""
     mute = Mute(documents)
     meta = StoredLedger(mute, location.destination, token=1)
     if not is_first:
@@ -226,7 +230,7 @@ def test_ha_after_an_unanswered_write_a_later_holder_still_wins(
 
 @pytest.fixture
 def canal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LedgerLocation, Callable[[str], Any]]]:
-    """Returns a location in ZooKeeper, and what a client sees of the node of a destination."""
+    """Returns a location in ZooKeeper, and a function that reads a node of the destination as a client of Canal does."""
     location = location_of("zookeeper39", request, tmp_path)
     client = KazooClient(hosts=location.zookeeper.hosts)
     client.start()

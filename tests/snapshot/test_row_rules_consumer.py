@@ -36,7 +36,7 @@ POLICY = ValuePolicy(
 
 
 def located(rows: list[tuple[Any, ...]]) -> tuple[np.typing.NDArray[np.uint8], Int64s, Int64s]:
-    """Bytes, starts and sizes (columns by rows) of values as a result has them."""
+    """Returns `rows` in the form of a query result: the bytes, and the starts and sizes of the values, by column and row."""
     data = io.BytesIO()
     starts, sizes = np.full((3, len(rows)), -1, np.int64), np.zeros((3, len(rows)), np.int64)
     for number, row in enumerate(rows):
@@ -65,7 +65,7 @@ def test_rows_that_are_read_are_filtered_and_masked() -> None:
 
 
 def test_rows_that_are_read_are_those_that_the_stream_stages() -> None:
-    """Buffered changes and chunks are joined by their keys, so both must be the same, value by value and type by type."""
+    """A publication joins buffered changes and chunks by their keys. So their values and types must be the same."""
     decoder = RowDecoder(ORDERS, policy=POLICY)
     streamed = block([(ORDERS, RowEventKind.INSERT, event(RowEventKind.INSERT, ROWS))])
     (batch,) = decoder.chunks(streamed, np.arange(1))

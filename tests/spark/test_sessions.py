@@ -1,4 +1,6 @@
-"""Sessions: Spark down, what a killed run left behind, the guard inside Delta, large merges, a session inside the process."""
+"""Tests Spark sessions: Spark that is down or killed, statements that a killed run left, writes that Delta refuses to repeat, large
+merges, and a session inside the process.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_spark_killed_during_a_merge_is_one_sentence_and_the_batch_continues_aft
 
 
 def _kill_when_it_merges(server: SparkConnectServer, lake: Path) -> None:
-    """A cold server takes seconds between the first commit (the creation of the table) and the commit of the merge."""
+    """Kills Spark after the first commit, which creates the table. A cold server takes seconds from this commit to the commit of the
+    merge.
+    """
     end = time.monotonic() + END_SECONDS_MAX
     while not list(lake.glob("**/*.json")) and time.monotonic() < end:
         time.sleep(0.01)
@@ -109,7 +113,9 @@ def _outcome(old: object, statement: str) -> str:
 def test_fault_a_released_session_closes_nothing_when_it_is_collected(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise pyspark would take the lock of a pool that all sessions share, in whatever thread the garbage collection runs."""
+    """If a session closed something when it is collected, pyspark would take the lock of a pool that all sessions share, in whatever
+    thread the garbage collection runs.
+    """
     closed: list[str] = []
     with open_sessions(lake.spark, 2) as sessions:
         for session in sessions:

@@ -70,8 +70,8 @@ def test_ddl_a_column_whose_charset_belongs_to_one_of_its_two_names_stops_the_ta
 
 @pytest.mark.found
 def test_ddl_a_rename_that_the_lake_has_stops_nothing_when_it_is_read_again(tmp_path: Path) -> None:
-    """Belongs to defects 1031, 1036 and 1037: if the stream was read again for another table that was resumed, a table stopped at a rename
-    that the lake had, because the old name was no longer in conf/.
+    """Belongs to defects 1031, 1036 and 1037: a table stopped again at a rename that the lake already had. This happened when the stream
+    was read again for another table, and conf/ no longer had the old name.
     """
     policies = {"shop.orders": ValuePolicy(charsets={"note": "latin1"})}
     rules = StagingRules(kept=ColumnFilter(exclude="shop.orders:memo").kept, policies=policies)

@@ -27,7 +27,7 @@ MAGIC = b"\xfebin"
 
 @contextlib.contextmanager
 def row_metadata(server: DatabaseServer, mode: str) -> Iterator[None]:
-    """Makes the server write this much metadata into table maps inside the block."""
+    """Sets `binlog_row_metadata` of the server to `mode` until the block ends."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@GLOBAL.binlog_row_metadata")
         (before,) = cursor.fetchall()[0]
@@ -40,7 +40,9 @@ def row_metadata(server: DatabaseServer, mode: str) -> Iterator[None]:
 
 @dataclasses.dataclass
 class Scene:
-    """A database on a server, and the binlog that was written since the scene began. `after` has the schema after each statement."""
+    """Runs statements in a new database, and replays the binlog that they wrote. `after` has the schema of the database after each
+    statement.
+    """
 
     server: DatabaseServer
     database: str
@@ -60,7 +62,7 @@ class Scene:
         self.after.append((self.now(), statement, tables))
 
     def now(self, watching: pymysql.Connection[Any] | None = None) -> Position:
-        """`watching`: a session that no statement of the scene has changed."""
+        """Returns the end of the binlog. `watching` replaces the session of the scene, if a statement has changed that session."""
         return _position(*_end_of_binlog(watching or self.connection))
 
     def replay(self, history: TableHistory) -> Replayed:
@@ -92,7 +94,7 @@ class Replayed:
 
 @contextlib.contextmanager
 def scene(server: DatabaseServer, database: str, charset: str = "utf8mb4") -> Iterator[Scene]:
-    """Creates a new database. Before that, it reads the server's schema, and records the end of its binlog."""
+    """Creates a new database. Before this, reads the schema of the server and records the end of its binlog."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"DROP DATABASE IF EXISTS {database}")
         cursor.execute("FLUSH BINARY LOGS")

@@ -1,5 +1,5 @@
-"""Tests that a statement in statement format also stops the tables that triggers and views change with it, if the history follows these by
-position.
+"""Tests that a change in statement format also stops the tables that triggers and views change. The history knows the triggers and views
+of each position.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def trigger(on: str, *words: str, calls: bool = False) -> StoredObject:
 
 
 def changed_by(history: TableHistory, *statements: str, database: str = "shop") -> set[str]:
-    """Returns the tables that the last of the statements stops; the others change no row."""
+    """Returns the tables that the last statement stops. The statements before it must change no row."""
     *before, last = statements
     for number, statement in enumerate(before):
         assert history.apply(statement, database, at(2 + number)) == (), statement
@@ -181,11 +181,11 @@ UNKNOWN = (("shop", "early"), ("shop", "skip_early"), ("elsewhere", "early"))
         ((), "INSERT INTO items VALUES (f(1))", {*ALL, "early"}),
         ((), "INSERT INTO early VALUES (1)", {"early"}),
         (("CREATE VIEW elsewhere.v AS SELECT id FROM early",), "DELETE FROM elsewhere.v", {"early"}),
-        # Sluice does not know of which tables it is a child.
+        # Sluice does not know the foreign keys of `early`, so each change of a table also stops `early`, which may be its child.
         ((), INSERT, {"items", "early"}),
         ((), "INSERT INTO elsewhere.temporary_one VALUES (1)", set()),
         ((), "INSERT INTO mysql.rds_heartbeat2 VALUES (1)", set()),
-        # Once its schema is known, it is a table like all others.
+        # After CREATE TABLE, the schema of `early` is known, so `early` is treated like the other tables.
         (("CREATE TABLE early (id int)",), INSERT, {"items"}),
         (("CREATE TABLE early (id int)",), "SELECT f(1)", {*ALL, "early"}),
         (("CREATE OR REPLACE TABLE early (id int)",), INSERT, {"items"}),
@@ -198,7 +198,9 @@ UNKNOWN = (("shop", "early"), ("shop", "skip_early"), ("elsewhere", "early"))
 def test_a_table_of_unknown_schema_stops_too_fidelity(
     tmp_path: Path, before: tuple[str, ...], statement: str, tables: set[str]
 ) -> None:
-    """The stream begins in the past. Statements that are later in it changed or created the table."""
+    """The stream begins in the past, and a later statement has changed or created the table. So the server does not have the schema of
+    that time.
+    """
     made = TableHistory(tmp_path / "schema.jsonl", lambda base, name: base in CAPTURED and not name.startswith("skip_"))
     made.seed(SchemaSnapshot(FACTS, (), TABLES, stored_objects=StoredObjects(), unknown_tables=UNKNOWN), at(1))
     made.compact([at(1)])
@@ -225,7 +227,7 @@ def test_a_truncate_that_may_mean_a_temporary_table_stops_a_table_of_unknown_sch
 
 
 def test_a_table_that_is_created_later_is_not_one_of_unknown_schema_fidelity(history: TableHistory) -> None:
-    """The same statement has the same effect after the stream has gone back."""
+    """The stream is read again from a position before CREATE TABLE. The statement there does not stop the table, which is created later."""
     history.apply("CREATE TABLE late (id int)", "shop", at(5))
     assert stopped(history.apply("SELECT f(1)", "shop", at(3))) == ALL
 

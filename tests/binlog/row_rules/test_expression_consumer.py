@@ -1,4 +1,6 @@
-"""Conditions of row filters: their results equal those of the same terms in Python, and invalid conditions are refused with a sentence."""
+"""Tests conditions of row filters: their results equal those of the same terms in Python, and invalid conditions are refused with a
+sentence.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Rows as Avro: read by fastavro, which shares no code with the kernels, and compared with the texts of the same rows in flat messages."""
+"""Tests rows as Avro: fastavro, which shares no code with the kernels, reads them. Their values must equal the texts of the same rows in
+flat messages.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,9 @@ class Reader:
 
 
 def shown(value: Any, text: str) -> Any:
-    """Returns a value as the text in a flat message. `text` shows the form of this text."""
+    """Returns `value` as a flat message writes it. `text` is the text in the flat message, which determines the length of a time and the
+    form of a float.
+    """
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if isinstance(value, dt.datetime):
@@ -94,7 +98,9 @@ def shown(value: Any, text: str) -> Any:
 
 
 def same(name: str, value: Any, text: str) -> bool:
-    """Returns whether a value equals the value in a text. The columns `span…` are TIME, in microseconds."""
+    """Returns whether `value` of an Avro row equals `text` of a flat message. The columns `span…` have type TIME, which Avro has in
+    microseconds.
+    """
     if name.startswith("span"):
         value, text = abs(value), str(kernel.clock_of(array(text), int(text.startswith("-")), len(text)))
     return bool(shown(value, text) == text)

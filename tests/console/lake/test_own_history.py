@@ -72,8 +72,8 @@ def test_a_folder_next_to_a_current_state_table_that_is_no_table_is_left_alone_h
 def test_a_table_that_is_taken_over_gets_another_owner_and_no_feature(
     logged: LoggedTable, tmp_path: Path, features: list[str]
 ) -> None:
-    """Defect 1055: deltalake sets no property in a table with `cluster_by`, so no command could take such a table over. To other tables it
-    added `variantType`, which older readers refuse, and after which only Spark merged the table.
+    """Defect 1055: deltalake sets no property in a table with `cluster_by`, so no command could take such a table over. In other tables,
+    deltalake also added the feature `variantType`. Older readers refuse this feature, and only Spark merged such a table.
     """
     log = Path(logged.target.path) / "_delta_log"
     versions = {

@@ -1,4 +1,4 @@
-"""Tests that `sluice up` reads the tables of the sources beside the start of Spark, and before the processes that need them."""
+"""Tests that `sluice up` reads the tables of the sources while Spark starts, and before it starts the processes that need the tables."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tests the engine of one destination on a real server: its lease, its disk, its place in a process."""
+"""Tests how batches of one destination are staged, handed out, acked and rolled back."""

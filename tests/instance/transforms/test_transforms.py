@@ -1,4 +1,6 @@
-"""Transforms from conf/ to the staged files: functions that raise, hang or change, what stops a table, and what a change means."""
+"""Tests transforms from conf/ to the staged files: functions that raise, hang or drop rows, what stops a table, and what follows when a
+function changes.
+"""
 
 from __future__ import annotations
 
@@ -392,7 +394,9 @@ def read(shop: Captured, folder: Path) -> BackfillReading:
 def test_an_engine_transforms_rows_of_a_real_source_and_notices_an_edited_function(
     mysql80: DatabaseServer, tmp_path: Path, modules: Path
 ) -> None:
-    """Another process that imports the edited file reads no rows meanwhile. The next start of the engine stops the table."""
+    """After the file of the function is edited, a backfill refuses to read rows, because the engine still runs the old function. The next
+    start of the engine stops the table.
+    """
     shop = Captured(tmp_path, mysql80)
     write(modules, UPPER.replace("note", "filler"))
     settings = {**SETTINGS, "reads": ["filler"], "writes": ["filler", "size"]}

@@ -205,7 +205,9 @@ def _tables(connection: db.Connection) -> list[str]:
 def test_the_page_of_a_run_gets_events_while_the_writer_keeps_its_connection(
     home: Path, instance: dg.DagsterInstance
 ) -> None:
-    """Dagster's own watcher looks at a file that changes only when SQLite copies its log."""
+    """Dagster's own watcher waits for a change of the database file. The file changes only when SQLite copies its write-ahead log into
+    it, so a page got no events.
+    """
     run = instance.create_run_for_job(JOB)
     instance.report_engine_event("first", run)
     seen, reported = list[str](), threading.Semaphore(0)

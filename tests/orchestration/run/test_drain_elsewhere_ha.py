@@ -1,5 +1,5 @@
-"""Tests a draining run on another host than the code server: definitions and TLS are real, with two engine hosts and fakes of engine, locks
-and merge.
+"""Tests a draining run on another host than the code server. The definitions are real, and so is the RPC with TLS to two engine hosts.
+The engine, the locks and the merge are fakes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_ha_a_run_stays_attached_while_engine_hosts_fail_over(shop: Shop, hosts:
 def test_ha_a_run_that_no_host_answers_ends_well_and_leaves_its_batch_to_the_ticks(
     shop: Shop, hosts: EngineHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The takeover takes a session, which is longer than the run waits."""
+    """The takeover by another host takes the duration of a session. The run does not wait that long for an answer."""
     monkeypatch.setattr(drain_run, "ANSWER_SECONDS_MAX", 0.1)
 
     def stand_by() -> None:
@@ -108,7 +108,7 @@ def test_ha_a_host_that_ends_requests_that_its_run_ends(shop: Shop, hosts: Engin
 def test_ha_a_run_on_another_host_than_an_embedded_engine_says_which_setting_it_needs(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The run merges its batch, and its success settles the batch. It does not drain."""
+    """The run does not drain. It merges its batch, and a tick settles the batch because the run succeeded."""
     monkeypatch.setattr(drain_run, "ANSWER_SECONDS_MAX", 0.1)
     result = run(shop, caller_of_code_server(tmp_path / "not here", "shop"))
     assert result.success

@@ -21,7 +21,9 @@ from tests.orchestration.fix_location import make_config, make_fake_ports, write
 
 
 class Sensor:
-    """The sensor of a destination, with a clock that its pauses advance. `stays`: whether its definitions stay in use."""
+    """Evaluates the snapshot sensor of a destination, with a clock that its pauses advance. `stays` is True while its definitions are in
+    use.
+    """
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         config = make_config(root)

@@ -1,4 +1,4 @@
-"""Tests the binlog position of a time on real servers: across files, within one file, after the end, and purged."""
+"""Tests the search for the binlog position of a time on real servers: across files, within one file, after the end, and in purged files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Committed:
 
 
 class Clocked:
-    """Writes rows at times that are said, in files that began at times that are said."""
+    """Writes rows and begins binlog files at given times. The times are in seconds after `base`."""
 
     def __init__(self, server: DatabaseServer) -> None:
         self.server, self.mariadb = server, "mariadb" in server.version

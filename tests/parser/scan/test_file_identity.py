@@ -1,5 +1,5 @@
-"""Files of one name are distinguished by their creation time. A stream that goes back to an earlier file ends, and a new file moves the
-cursor.
+"""Tests that binlog files of the same name are distinguished by their creation time. A stream that goes back to an earlier file ends, and
+a new file moves the cursor.
 """
 
 from __future__ import annotations

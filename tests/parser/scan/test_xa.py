@@ -1,4 +1,6 @@
-"""Rows of XA transactions appear at the position of their commit, whatever is between, and never if they are rolled back."""
+"""Tests XA transactions: their rows appear at the position of the commit, whatever is between PREPARE and COMMIT, and never after a
+rollback.
+"""
 
 from __future__ import annotations
 

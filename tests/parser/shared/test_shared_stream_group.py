@@ -1,5 +1,5 @@
-"""Tests two parsers that share the stream of a real server: it is sent once while both are at its end, and each gets everything once and in
-order, whatever happens.
+"""Tests two parsers that share the stream of a real server. While both read its end, the server sends the stream once. In spite of
+faults, each parser gets every row once and in order.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ class Pair:
             yield
 
     def share(self) -> None:
-        """Waits until both are connected, and ends a transaction after that. Their position may be before an event of MariaDB that belongs
-        to no transaction.
+        """Writes a transaction, and waits until both parsers share the stream. Without the transaction, a parser may stay before an event
+        of MariaDB that belongs to no transaction.
         """
         self.write(1)
         wait_for("both share", lambda: self.one.parser.shares and self.two.parser.shares)
         wait_for("the server sends once", lambda: dumps(self.server) == 1)
 
     def write(self, count: int, filler_bytes: int = 0) -> None:
-        """Rows of both tables in turn."""
+        """Inserts the same new numbers into both tables."""
         numbers = range(self.written, self.written + count)
         insert(self.server, numbers)
         run(
@@ -122,8 +122,8 @@ def test_two_parsers_share_a_stream_through_slowness_killed_dumps_new_files_and_
 
 
 def _one_falls_behind(pair: Pair) -> None:
-    """More bytes arrive than the window holds while its sink accepts nothing. The other parser is not delayed, and this one continues over
-    its own connection.
+    """Blocks the sink of the second parser until more bytes have arrived than the window holds. The first parser is not delayed, and the
+    second parser continues over its own connection.
     """
     opened = threading.Event()
 

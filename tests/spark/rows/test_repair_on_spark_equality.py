@@ -59,7 +59,7 @@ class Broken(Pipeline):
 
     @contextmanager
     def streaming(self, engine: Engine) -> Iterator[None]:
-        """Batches are merged as they come, until the block ends."""
+        """Merges each batch in a thread until the block ends."""
         ending = threading.Event()
 
         def merge_on() -> None:
@@ -211,7 +211,7 @@ def test_a_repair_that_is_killed_anywhere_is_right_when_it_is_done_again_repair_
         wrong = 2
         for point in (failpoints.BEFORE_ROWS, failpoints.BETWEEN_ROWS, failpoints.AFTER_ROWS):
             (gates / point).touch()
-            # Each call is the next attempt of the one that was killed before.
+            # Each command is the next attempt at the repair that the previous kill interrupted.
             killed_at(gates / point, command, environment)
             wrong -= point != failpoints.BEFORE_ROWS
             found = [pipeline.rows()[1], pipeline.rows(others)[1]]

@@ -1,4 +1,4 @@
-"""Tables without a current-state table: their change log or history is the same as with one."""
+"""Tests tables without a current-state table: their change log and history have the same content as with a current-state table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.spark.staged import Changes, Records, Schema, SchemaChange
 
 @dataclasses.dataclass
 class Alone(LoggedTable):
-    """The same tables without a current-state table, and the records that runs keep of them."""
+    """Merges the batches of a LoggedTable without a current-state table. `records` has what runs record about the table."""
 
     records: Records = dataclasses.field(default_factory=Records)
 

@@ -100,7 +100,7 @@ def test_a_history_that_is_added_to_a_table_with_rows_begins_with_them_history(l
 
 
 def test_rows_that_were_read_open_versions_and_close_what_is_gone_history(logged: LoggedTable) -> None:
-    """After a snapshot, the current-state table was created again, and the history gets the rows of the new table."""
+    """The history takes its rows from the current-state table, after a snapshot has created this table again."""
     logged.write(logged.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
     logged.merge(logged.stage(changes([insert(1, 16, "a"), insert(2, 96, "B"), insert(4, 96, "d")])))
     batch = read_staged_batch(logged.stage(changes([insert(9, 96)])))

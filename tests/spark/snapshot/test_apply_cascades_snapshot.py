@@ -1,5 +1,5 @@
-"""Tests what foreign keys change in a table while its rows are read, in every order of changes. Only the rule is tested, without a server
-and Spark.
+"""Tests what foreign keys change in a table while a snapshot reads its rows, in every order of changes. The tests need no server and no
+Spark.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass
 class Source:
-    """A parent and a child table as a server has them. For each transaction, `log` has the images of the child, and the changes that its
-    foreign keys pass on.
+    """Simulates a parent and a child table of a server. For each transaction, `log` has the row images of the child, and the changes of
+    keys that foreign keys pass on to it.
     """
 
     chance: random.Random
@@ -169,7 +169,7 @@ class Read:
         ]
 
     def take(self, transactions: Sequence[Sequence[Image | Passed]], end: int, stops_after: str = "") -> None:
-        """Buffers a batch, or what a crash leaves of it."""
+        """Buffers a batch. `stops_after` is the step after which it stops, as a crash would: "changes" or "images"."""
         table, changes = self.stage(transactions)
         buffered = self.holds.open[NAME]
         buffer_changes(table, changes, buffered, end)
@@ -183,7 +183,7 @@ class Read:
         return self.reading.publication(index, self.begin).label()
 
     def publish(self, index: int) -> list[Row]:
-        """Returns the rows that the statement of a publication writes. In a change log, there is one for each remaining row."""
+        """Returns the rows that a publication writes. For a table without a key, this is one row for each row that the changes leave."""
         given = self.reading.publication(index, self.begin)
         apply_cascades(given, given.label(), BY_HAND)
         read = [row for name in given.chunks.names() for row in pq.read_table(given.chunks.opened(name)).to_pylist()]
@@ -216,7 +216,7 @@ def in_order(rows: Sequence[Row]) -> list[str]:
 
 
 def play(seed: int, folder: Path, schema: Schema, *, fresh: bool) -> tuple[Source, Read, int, int]:
-    """Plays a history, with transactions before, while and after the rows are read. Some batches are staged only in part, and then
+    """Executes random transactions before, during and after the reading of the rows. Some batches are first staged in part, and then
     repeated with another end.
     """
     chance = random.Random(seed)  # noqa: S311  not a secret
@@ -247,14 +247,14 @@ def play(seed: int, folder: Path, schema: Schema, *, fresh: bool) -> tuple[Sourc
 
 @pytest.fixture
 def folder(servers_folder: Path) -> Iterator[Path]:
-    """Returns a folder in memory. A history syncs some fifty files. On a disk, that would take most of the time of these tests."""
+    """Returns a folder in memory. Each seed syncs about fifty files, which would take most of the time of these tests on a disk."""
     with tempfile.TemporaryDirectory(dir=servers_folder) as name:
         yield Path(name)
 
 
 @pytest.mark.found
 def test_rows_that_were_read_while_parents_went_are_those_of_the_source(folder: Path) -> None:
-    """Defect 15: while rows were being read, each change of a foreign key in them caused all rows to be read again."""
+    """Defect 15: if a foreign key changed rows of a table while a snapshot read them, all rows of the table were read again."""
     for seed in range(60):
         source, read, _, end = play(seed, folder / f"{seed}", KEYED, fresh=True)
         assert in_order(read.publish(end)) == in_order(source.states[read.label(end)]), seed
@@ -285,8 +285,8 @@ def test_a_table_without_a_key_has_every_change_from_its_position_on(folder: Pat
 def test_a_publication_between_two_attempts_at_a_batch_has_what_its_label_says(
     tmp_path: Path, again: tuple[int, ...]
 ) -> None:
-    """Defect 15: a second attempt removed the changes of the first one and left its row images, so a publication had the images without the
-    changes.
+    """Defect 15: a second attempt at a batch removed the changes of foreign keys that the first attempt had buffered, and left its row
+    images. A publication then had the images without these changes.
     """
     read, gone = Read(tmp_path, KEYED), Passed(ChangeOrder(2, 0, TIME), foreign_key("up", "CASCADE"), (1,), None)
     rows = [{"id": number, "up": number, "friend": None, "word": ""} for number in (1, 2, 3)]

@@ -74,7 +74,9 @@ def conf(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Sto
 
 
 def conf_of_page(root: Path, conf: StoreConf, remote: str) -> dict[str, Any]:
-    """Returns the conf of the page with the addresses of this machine. The page has the options of S3."""
+    """Returns the conf of docs/deployment.md with the addresses of this machine. Requires that the conf has the same keys as the page.
+    The page has the options of S3, so the options of other stores are not compared.
+    """
     settings = yaml.safe_load(CONFS[-1])
     ours = {
         "data_dir": f"{root}/data",

@@ -1,4 +1,6 @@
-"""Runs on a host that sees neither the engine's folder nor its working directory: changes, rows that are read, changes that are held."""
+"""Tests runs on a host that can read neither the engine's folder nor its working directory: they merge changes, read rows of a snapshot,
+and buffer changes.
+"""
 
 from __future__ import annotations
 

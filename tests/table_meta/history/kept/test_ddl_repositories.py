@@ -1,4 +1,6 @@
-"""Tests what every repository of the schema history promises: in a file, and in record stores. Compacts a history in each."""
+"""Tests every repository of the schema history, in a file and in record stores: the order of records, rewinds, replaced records, and the
+compaction of a history.
+"""
 
 from __future__ import annotations
 
