@@ -152,7 +152,7 @@ class Actor:
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """The body of the actor's thread. Where production creates the thread itself, production calls this."""
+        """Runs the body of the actor in its thread. Production calls this function where production creates the thread itself."""
         self._go.acquire()
         Actor.current.actor = self
         try:

@@ -1,4 +1,4 @@
-"""Lets years pass in seconds for the files that a destination's engine keeps, for `./sluice bench years`.
+"""Simulates years of a destination in seconds, for the files that its engine keeps (`./sluice bench years`).
 
 Each day, tables are created, altered and dropped, snapshots begin and end, and operators approve statements and give schemas. Production's
 own code writes and removes the files. Nothing is read from a server. After the first part of the time, disk and memory may not grow.
@@ -42,7 +42,9 @@ GROWTH_MAX = 1.1
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """What a destination has after a number of days. `objects` is how many objects Python has, which counts the memory of this process."""
+    """The files of a destination after a number of days. `objects` is the number of Python objects, which is a measure of the memory of
+    this process.
+    """
 
     day: int
     files: int
@@ -136,7 +138,7 @@ _APPLIED = {**dict.fromkeys(PLANS, "apply"), "drop": "keep", "drop_table": "igno
 
 
 def live(folder: Path, *, days: int, seed: int, answers_kept: int) -> list[Sample]:
-    """Lets days pass, and returns what the destination has at SAMPLES moments."""
+    """Simulates `days` days, and returns about SAMPLES samples of the files."""
     years, samples = Years(folder, seed, answers_kept), list[Sample]()
     for day in range(1, days + 1):
         years.live_a_day()
@@ -159,7 +161,7 @@ def growing(samples: list[Sample]) -> list[str]:
 
 
 def run(json_file: Path | None, *, days: int, seed: int, answers_kept: int) -> int:
-    """Lets days pass, and prints what the destination has. Returns how many measures grew."""
+    """Simulates `days` days, and prints the samples. Returns how many measures grew."""
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108  a file system in memory
     with tempfile.TemporaryDirectory(prefix="sluice-years-", dir=base) as folder:
         samples = live(Path(folder), days=days, seed=seed, answers_kept=answers_kept)

@@ -125,7 +125,7 @@ class ShopStack:
         self._run(f"ALTER TABLE {DATABASE}.{table} COMMENT='{quoted}'")
 
     def rename_column(self, table: str, old: str, new: str) -> None:
-        """Makes a change that waits for approval; returns when it does."""
+        """Renames a column, and returns when this change waits for approval."""
         self._run(f"ALTER TABLE {DATABASE}.{table} RENAME COLUMN {old} TO {new}")
         wait_for("the change waits for approval", lambda: self.stopped_tables, RUN_SECONDS_MAX)
 

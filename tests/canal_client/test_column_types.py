@@ -1,4 +1,4 @@
-"""Tests that Canal's texts become values of the declared column types, in Python and in Arrow."""
+"""Tests that the values in Canal's entries get the declared types of their columns, in Python and in Arrow."""
 
 from __future__ import annotations
 

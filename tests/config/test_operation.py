@@ -1,4 +1,6 @@
-"""Values of conf/ that Dagster would refuse, with all definitions, are refused when conf/ is read, in a sentence."""
+"""Tests that values of conf/ that Dagster refuses are refused in a sentence when conf/ is read. Dagster would refuse all definitions
+because of one such value.
+"""
 
 from __future__ import annotations
 

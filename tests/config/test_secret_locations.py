@@ -122,7 +122,7 @@ def test_a_volume_of_kubernetes_is_rotated_by_a_link_whose_earlier_target_is_rem
 
 
 def test_each_login_at_a_broker_and_of_a_canal_client_reads_the_secret_again(tmp_path: Path) -> None:
-    """A rotated secret needs no restart here either. Kafka's client gets the secret when it is created again after a failure."""
+    """A rotated secret needs no restart for these logins. Kafka's client gets the secret when it is created again after a failure."""
     first, second = "1" * 40, "2" * 40
     secret = {"file": str(tmp_path / "secret")}
     names = {"servers": "b:1", "topic": "t"}

@@ -35,7 +35,7 @@ ORDERS = TableSchema(database="shop", table="orders", charset="utf8mb4", columns
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the directory of a destination with a permanently stopped table and a table that flows."""
+    """Returns the directory of a destination with two tables. `orders` is permanently stopped, and `items` continues."""
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\n")

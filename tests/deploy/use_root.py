@@ -4,8 +4,8 @@ MinIO.
 
     unshare --net python -m tests.deploy.use_root TARGET
 
-It needs root on Linux. In a separate network, all ports are free and all names are names of this host. It ends when a changed row is in
-the lake.
+The program needs root on Linux. In a separate network, all ports are free and all names are names of this host. The program ends when a
+changed row is in the lake, and all services have stopped.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Service:
         return self.run(*self.probe).returncode == 0
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Runs a command beside the service, as `docker compose exec` does."""
+        """Runs a command in the file system of the service, as `docker compose exec` does."""
         enter = ["nsenter", f"--target={self.process.pid}", "--mount", "--uts", *as_user(self.root), *command]
         return subprocess.run(enter, env=environment(), check=False, capture_output=True, text=True)
 
@@ -191,7 +191,7 @@ def make_certificate(root: Path) -> None:
 
 
 def require(service: Service, command: str, words: str) -> None:
-    """Requires that a command of `sluice` succeeds in a container, and prints these words."""
+    """Requires that a command of `sluice` succeeds in a container, and that its output contains the given text."""
     done = service.run("sluice", command)
     assert done.returncode == 0, done.stdout + done.stderr
     assert words in " ".join(done.stdout.split()), done.stdout

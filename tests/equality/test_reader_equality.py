@@ -1,4 +1,6 @@
-"""Comparisons read a real replica: never a state that is older than the lake, and only where GTIDs show how far it is."""
+"""Tests comparisons and a repair that read a real replica. They never use a state that is older than the lake, so they need GTIDs, which
+show how far the replica is.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def at(server: DatabaseServer) -> Source:
 
 
 def merged(pair: Pair, left_out: int = 0) -> None:
-    """Moves the ledger to the end of what was written, and writes the rows into the lake, except `left_out`."""
+    """Acks everything that was written, and writes the rows into the lake, except the first `left_out` rows."""
     pair.settle()
     numbers = pair.written[left_out:]
     rows = pa.table({"n": pa.array(numbers, pa.int32()), "_sluice_order_key": pa.array([1] * len(numbers), pa.int64())})
@@ -107,7 +109,7 @@ def test_a_replica_that_is_behind_the_lake_is_waited_for(pair: Pair, monkeypatch
 def test_a_repair_reads_the_replica_once_it_shows_what_the_lake_has(
     pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The keys that differ and their rows are read from the replica. Positions are those of the source."""
+    """The repair reads the keys that differ, and their rows, from the replica. Its positions are those of the source."""
     pair.describe(f"reader: {{user: root, port: {pair.second.port}}}")
     pair.write(pair.first)
     pair.wait_until_replicated(pair.second)

@@ -18,8 +18,8 @@ from tests.fidelity.cases import CASES
 from tests.fidelity.catalogue import KINDS, Kind
 from tests.fidelity.document import PAGE, rendered
 
-# Codes that a table map may have and that no column of today has: older formats, other sizes of a blob, and types of servers that are not
-# tested.
+# Type codes that a table map may have, but no column of the catalogue has: older formats, other sizes of a blob, and types of servers
+# that are not tested.
 NOT_IN_CATALOGUE = {
     *(TypeCode.TIMESTAMP, TypeCode.DATETIME, TypeCode.TIME, TypeCode.VAR_STRING),
     *(TypeCode.TINY_BLOB, TypeCode.MEDIUM_BLOB, TypeCode.LONG_BLOB, TypeCode.VECTOR),

@@ -1,4 +1,6 @@
-"""Tests the example of docs/handlers.md on a real engine: its package is installed, called around a batch, and named in an error."""
+"""Tests the example handler of docs/handlers.md with a real engine: its package is installed, the engine calls it around a batch, and an
+error names it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def block(language: str) -> str:
 
 @pytest.fixture
 def captured(tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Captured:
-    """Starts an engine with the handler of the page."""
+    """Returns a destination that has the handler of the page."""
     entries = tomllib.loads(block("toml"))["project"]["entry-points"]["sluice.handlers"]
     targets = {name: target.removeprefix("sluice_audit:") for name, target in entries.items()}
     install(tmp_path, monkeypatch, "sluice-audit", block("python"), **targets)

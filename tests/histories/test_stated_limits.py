@@ -1,4 +1,4 @@
-"""Tests that the simulator knows exactly the one case that production cannot notice, as it is documented."""
+"""Tests that the simulator accepts only the one difference that docs/reliability.md states as a limit, and reports all others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from benchmarks.histories.steps import History, Scenario, Step
 from tests.histories.test_holes_identity import FAIL_OVER, FLOW, commit
 
 RESET, LOOK = Step("reset"), Step("wait", number=70)
-#: the number that the engine read is given again, and the standby that takes over has the second transaction under it
+# After RESET, the server gives a second transaction the GTID of the one that the engine has read. FAIL_OVER moves to a standby that has
+# the second transaction.
 TWICE = (commit("log"), FLOW, RESET, commit("log"), commit())
 
 
@@ -35,6 +36,6 @@ def test_histories_notice_what_is_not_stated(stage: Stage, steps: tuple[Step, ..
 def test_histories_take_any_other_difference_for_a_broken_promise(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row that neither of the two transactions changed is missing too."""
+    """The patch of `rows_of` makes the missing rows belong to neither of the two transactions, so the limit does not explain them."""
     monkeypatch.setattr("benchmarks.histories.judging.stated_limits.rows_of", lambda _: [])
     assert not stage.play(History(Scenario(), (*TWICE, FAIL_OVER))).kept

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.servers
 
 
 class Subject:
-    """An engine and a way to give it changes. `table`: the table that changes."""
+    """An engine, and a function that makes one change in its table `table`."""
 
     def __init__(self, engine: EngineHandle, change: Callable[[], None], table: str) -> None:
         self.engine, self.change, self.table = engine, change, table

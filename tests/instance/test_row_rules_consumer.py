@@ -1,4 +1,6 @@
-"""Rules for rows from conf/ to the staged files: what is said wrong, what changes between two starts, foreign keys, names, equality."""
+"""Tests rules for rows from conf/ to the staged files: refused rules, rules that change between two starts, foreign keys, renamed tables,
+and the equality check.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +170,7 @@ def test_a_table_that_gets_the_name_of_one_with_other_rules_stops(tmp_path: Path
 @pytest.mark.parametrize("way", ["masks", "columns"])
 @pytest.mark.parametrize("origin", ["orders", "other"])
 def test_a_consumer_is_not_shown_rows_under_a_name_with_other_rules(origin: str, way: str) -> None:
-    """The lake stops at this point. A client and a broker would otherwise continue with unmasked values."""
+    """The table stops in the lake at the rename. Otherwise a client and a broker would continue with unmasked values."""
     policies = policies_of(destination(orders={"masks": {"note": "hash"}})) if way == "masks" else {}
     kept = ColumnFilter(exclude="shop.orders:note").kept if way == "columns" else None
     renamed_from = f"shop.{origin}"
@@ -198,7 +200,7 @@ def test_values_that_a_mask_hides_are_not_written_for_foreign_keys_either(tmp_pa
 
 
 def test_rows_that_a_condition_left_out_are_no_way_for_foreign_keys(tmp_path: Path) -> None:
-    """Rows of the table in between are not all in the lake, so what goes with them below is not known."""
+    """The lake lacks rows of the table in between. So Sluice does not know which rows of the table below are deleted with them."""
     below = dataclasses.replace(
         CASCADE, name="fk2", parent=("shop", "orders"), child=("shop", "lines"), columns=("order_id",)
     )
@@ -342,7 +344,6 @@ def test_equality_leaves_masked_columns_out_and_refuses_what_it_cannot_compare()
 def test_rules_of_conf_hold_on_a_real_source_and_stop_the_table_when_they_change(
     mysql80: DatabaseServer, tmp_path: Path
 ) -> None:
-    """The test goes from conf/ to the staged file of a server's own row events. The table stops when conf/ changes its rules."""
     shop = Captured(tmp_path, mysql80)
     rule = f"tables: {{{shop.database}.numbers: {{rows: n >= 10, masks: {{filler: truncate:2}}}}}}"
     shop.describe(rule, "snapshot: never")

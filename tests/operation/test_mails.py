@@ -1,4 +1,4 @@
-"""Tests alarms by email to a real SMTP server of the test: with a login over TLS, and what is in the log if sending fails."""
+"""Tests alarms by email with a real SMTP server that the test starts: a login over TLS, and what is logged if sending fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests the arithmetic of the ring with any order of moves: the marks keep their order, and the fill equals what was put and not acked."""
+"""Tests the arithmetic of the ring with random sequences of operations: the marks stay in order, and the fill equals what was put and not
+acked.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from sluice.cdc_engine.store.files.mark import Mark
 from sluice.cdc_engine.store.ring import Ring
 
-# (transactions, row events, bytes) that a block adds; a spilled block ends no transaction
+# What a block adds: (transactions, row events, bytes). A block of a spill ends no transaction.
 SIZES = st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 50))
 MOVES = st.lists(
     st.one_of(

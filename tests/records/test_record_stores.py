@@ -1,4 +1,4 @@
-"""Tests what every record store promises, in files, in memory and on real servers."""
+"""Tests every record store with one suite, in files, in memory and on real servers."""
 
 from __future__ import annotations
 

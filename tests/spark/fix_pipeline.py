@@ -1,4 +1,6 @@
-"""Provides a destination with a real engine, server and Spark, for tests of work outside the stream. The test starts the runs."""
+"""Provides a destination with a real engine, server and Spark, for tests of backfills, repairs and other operations that a test starts
+itself.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ class Pipeline:
         self.name = f"{self.captured.database}.numbers"
         if options:
             self.captured.describe(f"tables: {{{self.name}: {json.dumps(options)}}}")
-        # Other tests may have written binlog with future times. It is then in an earlier file.
+        # Other tests may have written binlog with future times. After this statement, that binlog is in an earlier file.
         self.captured.run("FLUSH BINARY LOGS")
         self.began = int(time.time())
         self.base = self.began + 1000
@@ -104,7 +106,7 @@ class Pipeline:
         return self._rows(log, "NOT coalesce(_sluice_deleted, false)" if soft else "true")
 
     def marked(self) -> dict[int, str]:
-        """Returns the same for rows marked as deleted."""
+        """Returns the filler of each number whose row is marked as deleted."""
         return self._rows(deltalake.DeltaTable(self.path), "_sluice_deleted")
 
     def is_in_newest_snapshot(self) -> bool:
@@ -113,7 +115,7 @@ class Pipeline:
         return version == deltalake.DeltaTable(self.path).version()
 
     def open_versions(self) -> dict[int, str]:
-        """Returns the same for the current versions in the history."""
+        """Returns the filler of each number in the current versions of the history."""
         return self._rows(deltalake.DeltaTable(f"{self.path}__history"), "is_current")
 
     def _rows(self, log: deltalake.DeltaTable, condition: str) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""Names and values that enter a statement, and what the fold leaves out."""
+"""Tests how names and values are written into SQL statements, and what the fold of a batch leaves out."""
 
 from __future__ import annotations
 

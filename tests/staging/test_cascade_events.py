@@ -1,4 +1,4 @@
-"""Tests what a batch contains about foreign keys that acted, from real servers through the engine to the staged files."""
+"""Tests what a batch reports about foreign keys that changed or deleted rows, from real servers through the engine to the staged files."""
 
 from __future__ import annotations
 

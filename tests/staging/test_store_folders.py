@@ -25,7 +25,7 @@ REFUSED = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection:
 
 
 def at(kind: str, port: int, request: pytest.FixtureRequest) -> StoreFolder:
-    """Returns a folder of a store, which is reached at another port."""
+    """Returns a new folder in a store of this kind. `port` is the port of the store, or of a proxy that passes requests to the store."""
     name = uuid.uuid4().hex[:12]
     if kind == "s3":
         s3: S3Server = request.getfixturevalue("s3_store")
@@ -90,7 +90,7 @@ def test_store_fault_a_file_is_uploaded_although_a_request_fails_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The clients of the stores repeat a request after an error that passes."""
+    """The clients of the stores repeat a request after a temporary error."""
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")  # The server refuses checksums of parts.
     (file := tmp_path / "000001.parquet").write_bytes(ROWS)
     with Proxy(port_of(kind, request)) as proxy:
@@ -122,7 +122,7 @@ def test_store_a_folder_is_removed_with_everything_below_it(
 
 
 class NoRemovals:
-    """Lists files of a store, and has no methods that remove them."""
+    """Lists the files of a store. The methods that remove files are missing, so a call of one of them fails the test."""
 
     def __init__(self, store: StoreFolder) -> None:
         self.get_file_info = file_system(store.url, store._options)[0].get_file_info

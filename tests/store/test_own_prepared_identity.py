@@ -1,4 +1,6 @@
-"""Tests that a stream next to the destination's gives each commit the rows of its own XA PREPARE, wherever both are when it begins."""
+"""Tests XA transactions in a consumer's own stream: each commit gets the rows of its own XA PREPARE, wherever this stream and the
+destination's stream are when it begins.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def position_after(count: int, epoch: int = 1) -> Position:
 
 
 def take(prepared: OwnPrepared, event: Event, key: int) -> bytes | None:
-    """Returns what a commit gives."""
+    """Applies one event. Returns the rows of a commit, and None for other events."""
     if event.kind == "prepare":
         prepared.begin()
         prepared.record(event.rows)

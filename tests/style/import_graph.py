@@ -15,7 +15,7 @@ Graph = Mapping[str, frozenset[str]]
 
 
 def file_graph(files: Sequence[Source]) -> Graph:
-    """Returns file → the files that it imports, by their paths."""
+    """Returns, for each file, the files that it imports. Files are named by their paths."""
     paths = {source.module: source.name for source in files}
     return {source.name: frozenset(_imported(source, paths)) - {source.name} for source in files}
 
@@ -50,12 +50,12 @@ def _folder(file: str, depth: int | None) -> str:
 
 
 def mutual_pairs(graph: Graph) -> list[tuple[str, str]]:
-    """Pairs that import each other, each pair once."""
+    """Returns the pairs that import each other, each pair once."""
     return sorted((one, other) for one in graph for other in graph[one] if one < other and one in graph.get(other, ()))
 
 
 def cycles(graph: Graph) -> list[list[str]]:
-    """Groups of files in which every file reaches every other one by imports."""
+    """Returns the groups of files in which every file reaches every other one by imports."""
     reached = {file: _reachable(graph, file) for file in graph}
     groups = {
         tuple(sorted({file, *(other for other in reached[file] if file in reached.get(other, ()))})) for file in graph

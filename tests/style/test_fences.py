@@ -23,7 +23,7 @@ COMMITS = {
     ),
     *("add_constraint", "drop_constraint", "set_column_metadata", "compact", "vacuum", "restore"),
 }
-# The calls that check the fence: directly, by `SideTable.commit`, or in a task, which cannot check it.
+# The calls that check the fence: `check`, and `commit` of SideTable. A task calls `_committed`, because it cannot check the fence.
 CHECKS = {"check", "commit", "_committed"}
 # Code without a fence: it writes its own tables in a folder of the run, belongs to a demo without other hosts, or writes temporary files of
 # a machine's set-up.
@@ -31,7 +31,9 @@ APART = {"console/demo", "console/toolchain", "spark_jobs/backfill/into.py::_as_
 
 
 def calls(node: ast.AST) -> set[str]:
-    """Names of what is called: of deltalake's methods, and of functions but those of ours that are called as a method is."""
+    """Returns the names of the methods and functions that `node` calls. A function with the name of a method of deltalake is one of
+    Sluice's own, and is left out.
+    """
     found = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
     found = [each for each in found if not (isinstance(each, ast.Name) and each.id in COMMITS - {"write_deltalake"})]
     return {
@@ -42,7 +44,9 @@ def calls(node: ast.AST) -> set[str]:
 
 
 def functions(path: Path) -> list[tuple[str, ast.AST]]:
-    """Yields the outermost functions, also those of classes, because an inner function may be one that `SideTable.commit` calls."""
+    """Returns the outermost functions of a file, and the methods of its classes. Inner functions count as parts of these, because
+    `SideTable.commit` may call an inner function.
+    """
     body = ast.parse(path.read_text()).body
     body += [each for one in body if isinstance(one, ast.ClassDef) for each in one.body]
     name = str(path.relative_to(ROOT))

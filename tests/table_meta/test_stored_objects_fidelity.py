@@ -181,7 +181,7 @@ UNKNOWN = (("shop", "early"), ("shop", "skip_early"), ("elsewhere", "early"))
         ((), "INSERT INTO items VALUES (f(1))", {*ALL, "early"}),
         ((), "INSERT INTO early VALUES (1)", {"early"}),
         (("CREATE VIEW elsewhere.v AS SELECT id FROM early",), "DELETE FROM elsewhere.v", {"early"}),
-        # Sluice does not know the foreign keys of `early`, so each change of a table also stops `early`, which may be its child.
+        # Sluice does not know the foreign keys of `early`, so a change of `items` also stops `early`, which may be its child.
         ((), INSERT, {"items", "early"}),
         ((), "INSERT INTO elsewhere.temporary_one VALUES (1)", set()),
         ((), "INSERT INTO mysql.rds_heartbeat2 VALUES (1)", set()),

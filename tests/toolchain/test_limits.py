@@ -1,4 +1,6 @@
-"""Tests that never end, in a pytest of their own: each is named, and the others go on."""
+"""Tests the limits of tests with a separate pytest, in which some tests never end. Each of them is reported by name, and the other tests
+continue.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Charsets with several bytes per character: the kernel decodes them as Python's codec does, and leaves invalid bytes to the codec."""
+"""Tests charsets with several bytes per character: the kernel decodes values as Python's codec does, and leaves invalid bytes to the
+codec.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ PLAIN = plain(wide)
 
 
 def named_records(name: str) -> list[bytes]:
-    """Words of every script that the charset has, and many of its characters one after the other."""
+    """Returns, encoded in the charset, a string of each script that the charset has, and 300 strings of random characters."""
     codec = CHARSETS[name].codec
     kept = [word for word in WORDS if has(codec, word)]
     characters = [chr(point) for point in range(0x20, 0xFFFF, 7) if has(codec, chr(point))]

@@ -213,7 +213,9 @@ def test_a_field_not_known_is_stepped_over() -> None:
 @pytest.mark.servers
 @pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
 def test_a_year_has_its_own_sign_bit(server: str, request: pytest.FixtureRequest) -> None:
-    """YEAR and BIT columns are between numbers. A wrong count would shift the sign of every column after them."""
+    """The columns of type YEAR and BIT are between numeric columns. If they were counted wrongly, every column after them would get a
+    wrong sign.
+    """
     source: DatabaseServer = request.getfixturevalue(server)
     with source.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SELECT @@GLOBAL.binlog_row_metadata")

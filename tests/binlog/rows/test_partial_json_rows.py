@@ -1,4 +1,6 @@
-"""Tests update events whose JSON values are differences, built byte by byte: where the values are, what is skipped, and what stops them."""
+"""Tests update events whose JSON values are differences, built byte by byte: where the values are, what is skipped, and what stops the
+table.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ Image = Mapping[str, bytes | int | None]
 
 
 def image(values: Image) -> bytes:
-    """Returns the NULL bits and the present values. Bytes are a document or differences."""
+    """Returns the bytes of a row image: the NULL bits, then the values. A value in bytes is a JSON document or a list of differences."""
     nulls = sum(1 << index for index, value in enumerate(values.values()) if value is None)
     parts = [
         struct.pack("<i", value) if isinstance(value, int) else struct.pack("<I", len(value)) + value
@@ -39,7 +41,7 @@ def image(values: Image) -> bytes:
 
 
 def event(*updates: tuple[Image, bytes, Image]) -> bytes:
-    """Returns (before, value options, after) of each row."""
+    """Returns the bytes of an update event. `updates` has the before image, the value options and the after image of each row."""
     before, _, after = updates[0]
     bitmaps = bytes(sum(1 << NAMES.index(name) for name in side) for side in (before, after))
     body = struct.pack("<IHHHB", 1, 0, 1, 2, 3) + bitmaps

@@ -1,4 +1,4 @@
-"""Tests rows as Avro: fastavro, which shares no code with the kernels, reads them. Their values must equal the texts of the same rows in
+"""Tests rows as Avro: fastavro, which shares no code with the kernels, reads them. Their values must equal the values of the same rows in
 flat messages.
 """
 

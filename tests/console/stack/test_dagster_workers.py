@@ -1,4 +1,4 @@
-"""Tests that Dagster has a worker for each sensor, and the code server a thread for each tick, however many destinations there are."""
+"""Tests that Dagster has a worker for each sensor, and that the code server has a thread for each tick, with any number of destinations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests the rules of the supervisor with parts that only pretend to be processes: order, deaths, patience."""
+"""Tests the rules of the supervisor with fake parts: the order of starts, restarts of processes that ended, and when the supervisor gives
+up.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ NO_WAIT = Patience(restarts_max=3, first_seconds=0.0)
 
 @dataclasses.dataclass
 class FakePart:
-    """Answers at its `answer_after`-th question, unless it dies first."""
+    """Simulates a part of the stack. It is ready at the `answer_after`-th check, unless its process ends before."""
 
     name: str
     log: Path
@@ -233,7 +235,7 @@ def test_fault_a_process_whose_port_another_program_took_is_started_again(tmp_pa
 def test_fault_a_warm_up_that_takes_too_long_is_ended_and_all_continues(
     part: Callable[..., FakePart], tmp_path: Path
 ) -> None:
-    """A warm-up can hang on a machine that is busy with other work. The time that it saves is not worth a failed start."""
+    """A warm-up can hang on a busy machine. It only saves time later, so the start continues without it."""
     said, program = list[str](), [sys.executable, "-c", "import threading; threading.Event().wait()"]
     warm = WarmUp(program, ("spark",), tmp_path / "log", 0.0, said.append)
     made = Supervisor([part("spark"), warm], said.append, UP)
@@ -314,6 +316,6 @@ def test_fault_up_continues_after_several_kills_of_spark(part: Callable[..., Fak
 
 @pytest.mark.found
 def test_fault_a_part_that_ends_by_itself_gives_its_log_as_the_reason(part: Callable[..., FakePart]) -> None:
-    """Test for defect 16: only a process that was killed from outside has no reason in its log."""
+    """Test for defect 16: the log of a process gives the reason for its end, unless another program killed the process."""
     with pytest.raises(ServerError, match=r"Spark ended \(exit code 3\); .* ends: first \| OutOfMemoryError"):
         Supervisor([part("spark", deaths=["exit code 3"])], print, UP).until_ready()

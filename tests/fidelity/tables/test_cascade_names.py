@@ -1,4 +1,4 @@
-"""Tests foreign keys whose columns get their names within a batch, on real servers: the tables equal SELECT, or stop by name."""
+"""Tests foreign keys whose columns a batch renames or adds, on real servers: the tables equal SELECT, or stop by name."""
 
 from __future__ import annotations
 

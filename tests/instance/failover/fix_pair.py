@@ -89,12 +89,14 @@ class Pair:
         return EngineSlot("shop", lambda: Engine(self.config, "shop", watch_seconds=0.5))
 
     def end_engine(self) -> None:
-        """Ends the engine. The next one is created from the destination's file as it is then. A slot that was stopped stays stopped."""
+        """Ends the engine. The next engine is created from the current file of the destination. It gets a new slot, because a stopped
+        slot stays stopped.
+        """
         self.slot.stop()
         self.slot = self._slot()
 
     def describe_endpoint(self, port: int, *lines: str) -> None:
-        """Names one source: an address that may become another server."""
+        """Writes a destination with one source, whose address may later belong to another server."""
         text = "\n".join([f"source: {{user: root, port: {port}}}", f"include: {DATABASE}\\..*", *lines, ""])
         (self._root / "conf" / "destinations" / "shop.yaml").write_text(text)
 
@@ -218,7 +220,7 @@ def run(server: DatabaseServer, *statements: str) -> None:
 
 
 def start_when_waited_for(server: DatabaseServer, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Makes a replica continue when somebody waits for what it lacks. Returns the waits."""
+    """Starts replication on `server` when a reader first waits for it. Returns a list, to which each wait is added in seconds."""
     waits: list[float] = []
 
     def waited(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Functions of transforms whose modules are edited while an engine, or a process that keeps engines, runs."""
+"""Tests transforms whose modules are edited while an engine runs, or while a process that keeps engines runs."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def test_an_edited_function_is_imported_again_and_its_table_is_read_again(tmp_pa
 
 @pytest.mark.parametrize("is_package", [False, True], ids=["folder", "package"])
 def test_a_new_version_applies_a_module_that_the_function_uses(tmp_path: Path, modules: Path, is_package: bool) -> None:
-    """An engine restarts for the new `version` in its own process, which has imported the module before."""
+    """For a new `version`, the engine restarts within its process. This process has imported the module before, so it must import the
+    module again.
+    """
     folder, dot = (modules / "shop_package", ".") if is_package else (modules, "")
     folder.mkdir(exist_ok=True)
     (folder / "__init__.py").touch()
@@ -106,7 +108,7 @@ def test_a_module_that_is_broken_now_delays_no_snapshot_of_another_table(tmp_pat
 def test_rows_are_not_read_with_a_salt_that_the_engine_does_not_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run may be on a host on which the variable has another value. Nothing else would notice its different digests."""
+    """A run may be on a host on which the variable of the salt has another value. No other check notices that its digests differ."""
     monkeypatch.setenv("NOTE_SALT", "one")
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     (tmp_path / "conf" / "sluice.yaml").write_text(f"data_dir: {tmp_path}/data\nlake: {tmp_path}/lake\n")

@@ -60,8 +60,8 @@ def home(few_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 class Once(NamedTuple):
-    """A storage with thousands of runs that was pruned once. `before`: the size of its index of events in bytes, and the id of the oldest
-    run.
+    """A storage with thousands of runs that was pruned once. `before` has two facts from before this: the size of its index of events in
+    bytes, and the id of the oldest run.
     """
 
     home: Path
@@ -96,7 +96,7 @@ def content(instance: dg.DagsterInstance) -> dict[str, Any]:
 
 
 def query(instance: dg.DagsterInstance, text: str, **variables: Any) -> dict[str, Any]:
-    """Asks as Dagster's pages do."""
+    """Executes a GraphQL query as Dagster's pages do."""
     with WorkspaceProcessContext(instance, EmptyWorkspaceTarget()) as context:
         requested = create_schema().execute_async(
             text, context_value=context.create_request_context(), variable_values=variables

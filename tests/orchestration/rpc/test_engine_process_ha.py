@@ -45,7 +45,7 @@ class Installation:
         return ChildProcess(command, self.log, environment=environment, die_with_parent=True)
 
     def engine(self) -> RemoteEngine:
-        """Returns the engine as a code server sees it that has just begun."""
+        """Returns the engine as a code server that has just started sees it."""
         host = RemoteHost(load_config(self.captured.conf))
 
         def found() -> RemoteEngine | None:

@@ -1,4 +1,6 @@
-"""Engines in another process: who is let in, what is said when nobody answers, and that a host may come and go."""
+"""Tests engines in another process: who may call them, what is reported while no host answers, and that callers find a host that comes
+back.
+"""
 
 from __future__ import annotations
 
@@ -322,7 +324,9 @@ def test_ha_a_token_that_lacks_or_is_weak_is_named_and_not_shown(
 def test_ha_a_token_that_cannot_be_sent_is_named_and_not_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
-    """Defect 1045: the engine host started with such a token, and each tick failed with "Invalid metadata", which names no setting."""
+    """Defect 1045: the engine host started with a token that cannot be sent. Each tick then failed with "Invalid metadata", which names
+    no setting.
+    """
     config = config_at(tmp_path, 1, token=f"${VARIABLE}")
     monkeypatch.setenv(VARIABLE, value)
     with pytest.raises(ConfigurationError, match="SLUICE_TEST_TOKEN has a line end or another character") as said:

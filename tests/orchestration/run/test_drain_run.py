@@ -53,7 +53,7 @@ class Shop:
         )
 
     def capture_before(self, *calls: str) -> None:
-        """Adds this many changes as soon as each of these calls arrives."""
+        """Adds three changes each time that one of these calls arrives."""
 
         def before(name: str) -> None:
             if name in calls:

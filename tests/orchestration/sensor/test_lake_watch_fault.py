@@ -1,4 +1,4 @@
-"""Ticks alone find a Delta table that changes between runs, and report it to the engine."""
+"""Tests that ticks find a Delta table that changed between runs, and report the change to the engine without a run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Clock:
 
 
 class Watched:
-    """A destination with a table in the lake, in the state in which its last run left it."""
+    """A destination whose Delta tables and records are in the state in which a run leaves them. `left` creates such a table."""
 
     def __init__(self, root: Path) -> None:
         self.config: SluiceConfig = make_config(root)

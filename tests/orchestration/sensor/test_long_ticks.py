@@ -1,4 +1,4 @@
-"""Ticks that find nothing to do: how long they look again, and what ends them."""
+"""Tests how long a tick that finds nothing to do looks again, and what ends it earlier."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluice.orchestration.sensor.tick import DestinationSensor, Ticker, idle_sec
 
 
 class Looks:
-    """A ticker whose looks are given. Each takes as long as a tick, by a clock that the test sets."""
+    """A ticker whose looks return the given results. By its simulated clock, each look takes the whole time that a tick has for it."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, answers: list[dg.SensorResult], tick_seconds: float = TICK_SECONDS_MAX
@@ -97,7 +97,7 @@ def test_a_tick_looks_once_if_its_definitions_are_replaced(monkeypatch: pytest.M
 
 
 def test_a_long_tick_returns_if_another_one_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon was restarted: nobody waits for the answer of the first tick."""
+    """After a restart of the daemon, another tick comes while the first one runs. Nobody waits for the answer of the first tick."""
     looks, reported = Looks(monkeypatch, [IDLE]), list[str]()
     look = looks.ticker._tick
 

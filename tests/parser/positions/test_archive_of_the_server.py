@@ -1,4 +1,4 @@
-"""Tests whether the files of an archive that lacks the cursor's file belong to the cursor's server."""
+"""Tests how Sluice decides whether an archive that lacks the cursor's file belongs to the server of the cursor."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Compares, for the real Canal 1.1.7 and Sluice over one binlog, what a client's fetch size counts, and which statements are returned
-alone.
+"""Compares the real Canal 1.1.7 with Sluice over one binlog: what the fetch size of a client counts, and which statements are in a batch
+of their own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FETCH_SIZE = 5
 
 
 def batches(port: int, table_filter: str, count: int) -> list[list[dict[str, Any]]]:
-    """Returns the entries of each batch, until there are `count`."""
+    """Returns the entries of each batch. Ends when the batches have at least `count` entries in all."""
     found: list[list[dict[str, Any]]] = []
     settings = ClientSettings(table_filter=table_filter, batch_size=FETCH_SIZE)
     with CanalClient("shop", port=port, settings=settings) as client:
@@ -44,7 +44,9 @@ def is_ddl(entry: dict[str, Any]) -> bool:
 def test_batches_have_as_many_entries_and_statements_alone_as_those_of_the_real_canal(
     tmp_path: Path, mysql80: DatabaseServer
 ) -> None:
-    """Batches end elsewhere: Sluice keeps a transaction together if it has at most as many entries as requested."""
+    """Both return the same entries, but their batches end at different entries. Sluice does not divide a transaction that has at most as
+    many entries as requested.
+    """
     captured = Captured(tmp_path, mysql80)
     port, database = free_port(), captured.database
     captured.describe(

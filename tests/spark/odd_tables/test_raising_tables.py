@@ -1,5 +1,5 @@
-"""Tests tables that raise, chosen at random in each stage: they stop by name, the others equal the source, and all do once the fault is
-gone.
+"""Tests tables for which a stage of a batch raises an exception. The tables are chosen at random. They stop by name, and the other tables
+equal the source. When the fault is gone, all tables equal the source.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.spark]
 PLAIN, HELD = tuple(f"t{number}" for number in range(8)), ("h0", "h1")
 BELOW = {"c": {"c", "g"}, "b": {"b"}, "g": {"g"}}  # The tables that cannot be followed if this child of p raises.
 WRONG = (KeyError("_sluice_operation"), ValueError("odd"), AssertionError(), RecursionError("deep"), TypeError("none"))
-# the location of the function, its name, and a function that returns the table's name from its arguments
+# A stage: the owner of its function, the name of the function, and a function that returns the name of the table from its arguments.
 Stage = tuple[Any, str, Callable[..., str]]
 STAGES: dict[str, Stage] = {
     "table map": (history, "fit", lambda table_map, *_: table_map.table),

@@ -59,7 +59,7 @@ def in_s3(request: pytest.FixtureRequest, folder: str) -> Location:
 
 
 def in_azure(request: pytest.FixtureRequest, folder: str) -> Location:
-    """Azurite has only a Blob endpoint. So DuckDB has the scheme az, and Spark 3.5 the scheme wasb."""
+    """Returns a location in Azurite. Azurite has only a Blob endpoint, so DuckDB uses the scheme az, and Spark 3.5 the scheme wasb."""
     store: AzuriteServer = request.getfixturevalue("azurite")
     account = f"AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={store.options['azure_storage_endpoint']}"
     return Location(

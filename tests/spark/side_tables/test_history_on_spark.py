@@ -1,4 +1,4 @@
-"""Tests change logs and histories with the merge of a batch. Histories that Spark merges equal those that deltalake merges."""
+"""Tests that Spark merges a history as deltalake does, and that a merge writes the current-state table, the change log and the history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests that, above the limit of small merges, only Spark reads the rows of a history's changes, and of the history for a schema change."""
+"""Tests tables above the limit of small merges: only Spark reads the rows of a history's changes, and the rows of the history for a
+schema change.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def test_a_large_history_is_as_a_small_one_history(
 def test_spark_reads_a_large_history_while_the_snapshot_of_its_table_runs_history(
     logged: LoggedTable, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch has no other table, so without a large history it would need no Spark."""
+    """The batch has only this table, whose changes are buffered. So it needs Spark only because the history is large."""
     holds = Holding(logged.folder / "held")
     holds.begin(NAME)
     directories = [logged.stage(changes([insert(1, 16), insert(2, 16)])), logged.stage(changes([update(1, 32)]))]
@@ -106,7 +108,7 @@ def test_spark_reads_a_large_history_while_the_snapshot_of_its_table_runs_histor
 def test_spark_reads_a_large_current_state_table_that_a_new_history_lacks_history(
     logged: LoggedTable, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The history was switched on while the rows of the table are read again."""
+    """The history was enabled while a re-snapshot reads the rows of the table. So it begins with the rows of the current-state table."""
     logged.merge(logged.stage(changes([insert(1, 16), insert(2, 16)])))
     holds = Holding(logged.folder / "held")
     holds.begin(NAME)

@@ -107,7 +107,7 @@ def test_a_reader_that_skips_files_finds_each_value(
             assert all(value <= high for value in known), reported
     everything = [value for found in files for value in found if value is not None]
     dataset, lazy = table.to_pyarrow_dataset(), pl.scan_delta(str(path))
-    # A parameter with this many digits would be a DOUBLE.
+    # DuckDB would take a parameter with this many digits as a DOUBLE.
     requested = f"CAST(? AS {type_name})" if type_name.startswith("decimal") else "?"
     duck_sql = f"SELECT count(*) FROM delta_scan('{path}') WHERE value = {requested}"
     for value in set(everything):

@@ -1,4 +1,4 @@
-"""Tests what a policy and an approval decide about a statement, and what the lake gets of it."""
+"""Tests what a policy and an approval decide about a statement, and which changes the lake gets."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def test_a_schema_that_never_rests_is_given_up_after_some_attempts(monkeypatch: 
 
 
 def untouched(count: int, monkeypatch: pytest.MonkeyPatch) -> tuple[bool, int]:
-    """Returns the verdict if `count` events follow, and the largest number of events that the server is asked for."""
+    """Returns what `_untouched` decides if `count` events follow the position, and how many events it requests at most."""
     requested: list[int] = []
     event = ("b.000001", 4, "Xid", 1, 35, "COMMIT /* xid=1 */")
     cursor = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Tests the file of the schema history: shortened at every byte, damaged, and without disk space."""
+"""Tests the file of the schema history: truncated at every byte, damaged, and on a disk without space."""
 
 from __future__ import annotations
 
