@@ -62,7 +62,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class ShopStack:
-    """The stack, and the traffic on its source."""
+    """Starts the stack of the shop, and changes the tables of its source."""
 
     def __init__(self, folder: Path, spark: str) -> None:
         self.pipeline = Pipeline(folder, DATABASE, _silent, spark=spark, settings=SETTINGS)

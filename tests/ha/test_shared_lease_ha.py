@@ -215,7 +215,7 @@ def test_ha_a_holder_continues_for_many_sessions(shared: LedgerLocation, opened:
 def test_ha_clocks_that_jump_change_nothing(
     shared: LedgerLocation, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The time of day is only for people. Neither a holder nor a watcher uses it."""
+    """The time of day is only shown to people. Neither a holder nor a watcher decides by it."""
     lease, other = opened(shared), opened(shared)
     assert lease.try_acquire()
     for day in (1e9, 4e9):

@@ -35,7 +35,7 @@ class Gated:
 
 
 class Bench:
-    """A slot, and every engine that it made."""
+    """Has a slot, and every engine that the slot created."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()

@@ -163,8 +163,8 @@ def test_ha_the_records_of_an_earlier_version_are_refused_by_name(
 
 
 class Mute(RecordStore):
-    """A record store that does not answer the next write, if `silent_after` is not None. If it is True, the store has the write
-    nevertheless.
+    """A record store that can leave its next write without an answer. If `silent_after` is True, the store has the write nevertheless,
+    and if it is False, the store does not have it.
     """
 
     def __init__(self, kept: RecordStore) -> None:

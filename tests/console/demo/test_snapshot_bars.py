@@ -22,7 +22,7 @@ POSITION = Position(epoch=1, file="binlog.000001", offset=4)
 
 
 def reading(records: SnapshotRecords, rows: int) -> SnapshotRecord:
-    """Returns progress in which this many rows were read in ten seconds."""
+    """Returns the record of a snapshot that has read `rows` rows in ten seconds."""
     begun = wanted(NAME, POSITION, 0.0).began(
         POSITION, version="v", key=("id",), columns=(), rows_expected=COUNT, now=time.time() - 10
     )

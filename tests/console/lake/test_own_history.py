@@ -1,5 +1,5 @@
-"""Tests that an operator who takes over a current-state table also takes over its change log and history, whose names in Delta state their
-owner.
+"""Tests that an operator who takes over a current-state table also takes over its change log and history. Delta's names of these two
+tables state their owner.
 """
 
 from __future__ import annotations

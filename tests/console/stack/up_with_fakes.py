@@ -62,7 +62,7 @@ class FakeStack(stack.Stack):
         )
 
     def _end_code_server(self, record: ProcessRecord) -> None:
-        """The fake reacts only to SIGTERM."""
+        """Does nothing, because the fake of the code server reacts only to SIGTERM."""
 
     def _steps(self, name: str) -> list[StopStep]:
         del name

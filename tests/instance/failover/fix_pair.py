@@ -37,7 +37,9 @@ HEARTBEAT = "heartbeat: {seconds: 0.2, retries: 2}"
 
 
 class Lake:
-    """The merged rows of each table. As in a Delta table, a change whose order key is already merged is not merged again."""
+    """Simulates a lake with the merged rows of each table. As in a Delta table, a change whose order key is already merged is not merged
+    again.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[str, list[int]] = {name: [] for name in TABLES}

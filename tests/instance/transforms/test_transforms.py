@@ -384,7 +384,7 @@ def test_an_equality_check_leaves_written_columns_out_and_refuses_dropped_rows()
 
 
 def read(shop: Captured, folder: Path) -> BackfillReading:
-    """Does what a backfill or a repair does before it reads the interval."""
+    """Prepares a reading of the last second, as a backfill or a repair does."""
     now_us = time.time_ns() // 1000
     wanted = RequestedInterval(from_us=now_us - 1_000_000, tables=(f"{shop.database}.numbers",))
     return BackfillReading(shop.config.destinations["shop"], shop.directory, wanted, folder, now_us=now_us)

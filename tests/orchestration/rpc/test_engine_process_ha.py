@@ -30,7 +30,7 @@ from tests.waiting import wait_for
 
 
 class Installation:
-    """A conf/ with its engines in a process of their own."""
+    """A conf/, and the engine process that runs its engines."""
 
     def __init__(self, root: Path, server: DatabaseServer) -> None:
         self.captured = Captured(root, server)

@@ -44,7 +44,7 @@ def run(shop: Shop, caller: RunEngine) -> Any:
 
 
 def at_merge(shop: Shop, *steps: Callable[[], None]) -> None:
-    """Does one step during each merge, in turn."""
+    """Calls the next of `steps` during each merge."""
     left = iter(steps)
     shop.fakes.merge.between = lambda name: next(left, lambda: None)() if name == "shop.orders" else None
 

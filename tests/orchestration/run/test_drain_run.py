@@ -1,4 +1,6 @@
-"""Tests a draining run in one process: definitions and run records are real, with fakes of engine, RPC endpoint, lock and merge."""
+"""Tests a draining run in one process. The definitions and run records are real. The engine, the RPC endpoint, the locks and the merge
+are fakes.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,7 @@ def test_the_check_of_a_table_counts_for_all_that_a_run_merges_into_it(shop: Sho
 
 
 def test_a_batch_is_settled_then_reported_then_the_next_is_requested(shop: Shop) -> None:
-    """If there are many tables, the report takes seconds, and the ack does not wait for it."""
+    """If there are many tables, the report takes seconds. The ack does not wait for the report."""
     reported = []
     shop.feed.before = lambda name: reported.append(
         (name, len(shop.instance.fetch_materializations(ORDERS, limit=10).records))

@@ -170,7 +170,7 @@ def test_tables_that_raise_at_random_in_each_stage_stop_by_name(
 
 
 def _with_all(stages: dict[str, Any], wrong: Exception, act: Callable[[], Any]) -> Any:
-    """Acts while every stage raises for its tables."""
+    """Calls `act` while every stage raises `wrong` for its tables."""
     if not stages:
         return act()
     name, (stage, tables) = next(iter(stages.items()))

@@ -76,7 +76,7 @@ class Broken(Pipeline):
 
 
 def around_reading(monkeypatch: pytest.MonkeyPatch, before: Callable[[], None], after: Callable[[], None]) -> None:
-    """Lets the source change right before rows are read, and right after that."""
+    """Calls `before` right before rows are read from the source, and `after` right after that."""
     read = SourceRows.read
 
     def changed(self: SourceRows, *given: Any) -> RowsRead:

@@ -50,14 +50,14 @@ def refuse(*_: Any, **__: Any) -> Any:
 
 
 def write_large(logged: LoggedTable, session: LakeSession, directory: Path, patch: pytest.MonkeyPatch) -> str:
-    """The batch is delivered twice. Returns its path."""
+    """Writes the history of a batch twice, as two deliveries do, while this process may read no rows. Returns the path of the history."""
     batch, path = read_staged_batch(directory), f"{logged.folder}/large"
     target = dataclasses.replace(logged.target, change_log="", merge="auto", history=path)
     with patch.context() as limited:
         limited.setattr(history, "ROWS_MAX", 0)
         limited.setattr(history, "QueryBuilder", refuse)
         limited.setattr(pq, "read_table", refuse)
-        for _ in range(2):  # it comes again
+        for _ in range(2):  # The batch is delivered twice.
             share = Share(batch=batch, staged=batch.tables[0], target=target, context=BY_HAND_CONTEXT)
             write_side_tables(session, share)
     return path

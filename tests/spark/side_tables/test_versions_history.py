@@ -18,7 +18,9 @@ Version = tuple[int, str, int, int | None]  # key, value, from, to
 
 @dataclasses.dataclass
 class Model:
-    """Every version, as a reader sees it who looks after each transaction: the current value, and since when."""
+    """Models a history: it has every version that a reader sees who reads the table after each transaction. `open` has the current values
+    and the transactions since which they are valid.
+    """
 
     open: dict[int, tuple[str, int]] = dataclasses.field(default_factory=dict)
     closed: list[Version] = dataclasses.field(default_factory=list)

@@ -155,7 +155,7 @@ class Read:
         self.reading = Reading(Lake(self.folder, SparkSettings()), NAME, self.schema, self.holds)
 
     def stage(self, transactions: Sequence[Sequence[Image | Passed]]) -> tuple[StagedTable, list[Passed]]:
-        """Returns what a batch has of the table."""
+        """Stages transactions as a batch. Returns the staged table, and the changes of keys that foreign keys pass on."""
         every = [each for transaction in transactions for each in transaction]
         images = [each for each in every if isinstance(each, Image)]
         self.batches += 1
