@@ -305,8 +305,8 @@ def require_apart(production: Production, says: str) -> None:
     """
     assert not list((production.root / "runs").rglob("run-endpoint.json"))
     logs = {path.name: path.read_text(errors="replace") for path in production.root.rglob("*.log")}
-    assert says in logs["runs.log"]
-    assert "without newer changes" not in logs["runs.log"].rpartition(says)[2], "the last run reached the engine"
+    *batches, _ = logs["runs.log"].split(says)
+    assert any("without newer changes" not in each for each in batches), "a run reached the engine"
     for name, log in logs.items():
         for secret in SECRETS.values():
             assert secret not in log or secret == SECRETS["AWS_REQUEST_CHECKSUM_CALCULATION"], name
