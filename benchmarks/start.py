@@ -67,7 +67,7 @@ def _snapshots(folder: Path, tables: int) -> dict[str, Any]:
 
 
 def _changes(folder: Path) -> dict[str, Any]:
-    """Measures warm starts of an installation with waiting changes, until these are visible and acked."""
+    """Measures warm starts of an installation for which changes wait, until the changes are visible and acked."""
     with _pipeline(folder, FEW, {}) as pipeline:
         _first_start(pipeline)
         found = [_start_with_changes(pipeline) for _ in range(ROUNDS)]

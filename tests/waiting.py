@@ -34,7 +34,7 @@ def wait_for(what: str, condition: Callable[[], T | None], seconds_max: float = 
 
 
 def wait_until_gone(pid: int, deadline_seconds: float) -> bool:
-    """Waits until a process ends that is not our child. Returns False if it still runs at the deadline."""
+    """Waits until a process that is not a child of this process ends. Returns False if it still runs at the deadline."""
     end = time.monotonic() + deadline_seconds
     while time.monotonic() < end:
         if not Path(f"/proc/{pid}").exists():

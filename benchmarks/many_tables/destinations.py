@@ -132,7 +132,9 @@ class ManyDestinations:
         return int(row[0]) - 1  # Without the session of this query.
 
     def _sizes(self) -> dict[str, Any]:
-        """Returns the threads and open files of each process, including those of its child processes."""
+        """Returns two numbers for each process of Sluice: the threads of it and its child processes, and the greatest number of open files
+        of one of these processes.
+        """
         found: dict[str, Any] = {"threads": {}, "open_files": {}}
         for name, processes in self._processes().items():
             found["threads"][name] = sum(each.num_threads() for each in processes)

@@ -38,8 +38,8 @@ exec {programs}/erlexec "$@"
 
 
 class RabbitServer:
-    """A RabbitMQ of one node on 127.0.0.1. `certificate` are two PEM files, the certificate and its key, for an
-    additional port with TLS.
+    """Runs RabbitMQ with one node on 127.0.0.1. If `certificate` is given, the server also has a port with TLS. `certificate` contains the
+    paths of two PEM files: the certificate and its key.
     """
 
     user = password = "guest"  # noqa: S105  RabbitMQ's own, which it takes on the loopback alone

@@ -51,7 +51,7 @@ def conf_of(folder: Path, server: DatabaseServer) -> Path:
 
 
 def use_spark(conf: Path, running: str = "") -> None:
-    """Configures the address of a running Spark; if it is empty, a Spark that the command starts."""
+    """Configures the Spark at the address `running`. If `running` is empty, configures a free port for a Spark that the command starts."""
     spark = free_port()
     ports = {"webserver": free_port(), "code_server": free_port(), "spark_connect": spark}
     record = {"ports": ports, "spark": {"remote": running or f"sc://127.0.0.1:{spark}"}}

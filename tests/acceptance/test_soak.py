@@ -1,5 +1,5 @@
-"""Tests the soak with each of its faults once: under traffic, the source fails over, and ZooKeeper, the engine and Spark are killed. The
-tables are equal afterwards.
+"""Tests that the tables are equal after a short soak with one fault of each kind. Under traffic, the source fails over, and ZooKeeper, the
+engine and Spark are killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs kernels as plain Python over memory that refuses reads beyond its end. The compiled code checks no bounds."""
+"""Runs kernels as plain Python over memory that refuses reads beyond its end, because the compiled code does not check bounds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Guarded:
 
 
 class GuardedRoom(Guarded):
-    """Bytes that may also be written, each as what a byte can hold."""
+    """Bytes that may be read and written from 0 to their end only. A written value must fit into one byte."""
 
     def __init__(self, size: int) -> None:
         self.data = bytearray(size)
@@ -40,8 +40,8 @@ class GuardedRoom(Guarded):
 
 
 def plain(*kernels: types.ModuleType) -> types.ModuleType:
-    """Loads the modules of kernels from source without compiling them, and yields the last one. A module can import those before it, which
-    are not compiled either.
+    """Loads the modules of kernels from source without compiling them, and returns the last one. A module can import the modules before
+    it, which are not compiled either.
     """
 
     def as_it_is(function: Any) -> Any:

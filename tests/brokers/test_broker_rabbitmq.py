@@ -1,4 +1,6 @@
-"""Tests a real RabbitMQ: the promises of a broker, what it gets of a message, and each reason for which it accepts none."""
+"""Tests the publisher with a real RabbitMQ: the contract of all brokers, what RabbitMQ gets of a message, and each reason for which it
+accepts none.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ def channel(rabbitmq310: RabbitServer) -> Iterator[BlockingChannel]:
 
 
 def read(channel: BlockingChannel, queue: str, count: int) -> list[bytes]:
-    """Takes all that is there once so many are."""
+    """Waits until at least `count` messages have arrived in a queue, and removes all messages from it. Returns their bodies."""
     found: list[bytes] = []
 
     def enough() -> bool:
@@ -66,7 +68,7 @@ def read(channel: BlockingChannel, queue: str, count: int) -> list[bytes]:
 
 
 class RabbitUnderTest:
-    """Provides a queue with the name of the topic."""
+    """Provides RabbitMQ for the broker's contract suite. A topic is a queue of the same name."""
 
     partitions, secret = 1, ""
 

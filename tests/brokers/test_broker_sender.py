@@ -190,7 +190,7 @@ def test_broker_loses_nothing_whenever_it_or_the_engine_is_killed(seed: int) -> 
         found = kept(broker, partition)
         first = list(dict.fromkeys(found))
         assert first == [number for number in range(60) if number % PARTITIONS == partition]
-        # A repetition goes back, and then continues without a gap.
+        # A repetition begins at an earlier message and continues from there without a gap.
         assert all(after <= before + PARTITIONS for before, after in itertools.pairwise(found))
         repeats += len(found) - len(first)
     assert repeats or seed

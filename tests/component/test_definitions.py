@@ -220,7 +220,9 @@ def test_a_table_with_the_translated_key_of_another_table_has_no_asset(conf: Pat
 @pytest.mark.found
 @pytest.mark.parametrize("description", ["The server of the shop.", ""])
 def test_tables_share_the_asset_of_their_source_only_if_their_specs_are_equal(conf: Path, description: str) -> None:
-    """Defect 1044: a translation may give all tables of the source one asset. Only the first of these tables kept its asset."""
+    """Defect 1044: a translation may give one asset to all tables of the source. Only the first table kept this asset, although all specs
+    were equal.
+    """
 
     def server(spec: dg.AssetSpec, _: TranslatedTable) -> dg.AssetSpec:
         return dg.AssetSpec("server", description=description or spec.description)
@@ -277,7 +279,7 @@ def test_inline_settings_are_written_where_the_console_reads_them(tmp_path: Path
 
 @pytest.fixture
 def silent_host(conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartingHost:
-    """Returns a host whose engine process does not answer. A start runs a program that ends at once."""
+    """Returns a host whose engine process does not answer. A start of the engine process runs a program that ends at once."""
 
     def refused(_: str) -> None:
         raise EngineAwayError("nobody answers")

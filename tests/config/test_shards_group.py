@@ -45,7 +45,7 @@ def test_a_pattern_gives_its_tables_one_path_and_a_name_each() -> None:
     assert policy.shard is not None
     assert (policy.shard.column, policy.shard.name, policy.charsets) == ("shop", "7", {"a": "latin1"})
     assert "shop_x.items" not in policies_of(east)
-    # The policies are truthy although they name no table, because staging uses `policies or {}`.
+    # Staging uses `policies or {}`, so policies must be truthy even if they name no table.
     assert bool(policies_of(east))
 
 

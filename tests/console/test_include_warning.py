@@ -118,8 +118,8 @@ ORDERS = TableVersion(
 def test_settings_of_a_table_or_column_that_is_not_captured_are_a_warning(
     installation: Installation, settings: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    """A defect like 12: `check` was green with a mistyped table or column in `tables` or in a column filter, and values that it should hide
-    came to the lake.
+    """A defect like 12: `check` was green although a name in `tables` or in a column filter was mistyped. Values that these settings
+    should hide came to the lake.
     """
     included(installation, 1, **{"include": r"shop\..*", **settings})
     found = unmatched_warnings(load_config(installation.conf).destinations["shop"], [ORDERS])

@@ -1,4 +1,4 @@
-"""Commands while a file of conf/ is invalid: the settings that the stack uses count, and `down` finds the stack in any case."""
+"""Tests commands while a file of conf/ is invalid: they use the settings that the stack uses, and `down` finds the stack in any case."""
 
 from __future__ import annotations
 

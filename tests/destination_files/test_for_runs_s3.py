@@ -1,5 +1,5 @@
-"""Tests the files for runs on other hosts, which the parser's thread writes into a store: a store that is away for a
-moment ends no stream.
+"""Tests the files for runs on other hosts, which the parser's thread writes into a store. If the store does not answer for a moment, the
+stream continues.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Tests that the pictures of the docs exist, are shown, and are small. `./sluice test tests/browser --pictures=docs/images` takes them
-again.
+"""Tests that the pictures of the documentation exist, are shown, and are small.
+
+To create the pictures again, run `./sluice test tests/browser --pictures=docs/images`.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""Tests that a comparison waits until the lake has everything that the source has, also if the binlog ends in events that are no
-transaction.
+"""Tests that a comparison waits until the lake has everything that the source has. This also works if the binlog ends in events that
+belong to no transaction.
 """
 
 from __future__ import annotations

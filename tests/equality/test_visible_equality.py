@@ -36,7 +36,7 @@ def compared(shelf: Shelf, cursor: Position) -> list[TableResult]:
 
 
 def make(shelf: Shelf) -> str:
-    """Makes the tables. Returns the statement that the lake has in addition."""
+    """Creates the tables in the source. Returns the statement whose changes the lake has already and the source does not have yet."""
     shelf.make(
         "CREATE TABLE {db}.keyed (id INT PRIMARY KEY, n INT)",
         "CREATE TABLE {db}.heap (n INT)",

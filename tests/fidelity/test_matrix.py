@@ -53,7 +53,7 @@ def create(table: str, kinds: tuple[Kind, ...]) -> str:
 
 
 def literals(kinds: tuple[Kind, ...], row: int) -> list[str]:
-    """Returns the values of one row. For each kind, NULL follows the last value."""
+    """Returns the literals of row number `row`, one for each kind. The values of a kind repeat, with NULL after the last one."""
     return [(*kind.values, "NULL")[row % (len(kind.values) + 1)] for kind in kinds]
 
 
@@ -90,8 +90,8 @@ def selected(server: DatabaseServer, table: str, kinds: tuple[Kind, ...]) -> Row
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """What SELECT returned after the inserts and after the updates, by table, for the rows of all row images. Also has
-    the staged images.
+    """The rows that SELECT returned after the inserts and after the updates, and the staged images. Both are by table and contain the rows
+    of all row images.
     """
 
     kinds: dict[str, tuple[Kind, ...]]
@@ -102,8 +102,8 @@ class Played:
 
 @pytest.fixture(scope="module", params=CASES, ids="-".join)
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """Runs the statements on one server with one amount of metadata. Each row image has separate rows, and all of them
-    are in one binlog.
+    """Runs the statements on one server with one setting of the table metadata, MINIMAL or FULL. The rows of each row image have their own
+    range of ids, and one binlog contains all rows.
     """
     name, metadata = request.param
     server: DatabaseServer = request.getfixturevalue(name)
@@ -144,7 +144,7 @@ def test_every_type_is_what_select_returns_fidelity(played: Played, image: str) 
 
 
 class Replay:
-    """The rows that the staged images of one row image produce. A column that an image lacks keeps its value."""
+    """Builds rows from the staged images of one row image, whose rows have the ids `ids`. A column that an image lacks keeps its value."""
 
     def __init__(self, kinds: tuple[Kind, ...], ids: range) -> None:
         self.kinds, self.ids = kinds, ids

@@ -1,6 +1,4 @@
-"""Tests values from the source to the quarantine and back: a value that cannot be decoded is NULL in the lake and listed, and after a
-replay it is in its row.
-"""
+"""Tests values that cannot be decoded. Such a value is NULL in the lake and listed in the quarantine. A replay puts it into its row."""
 
 from __future__ import annotations
 

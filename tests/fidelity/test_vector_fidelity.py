@@ -57,7 +57,7 @@ LAYOUTS = tuple(
 
 
 def columns_of(layout: str) -> dict[str, tuple[str, str, Any]]:
-    """Returns name → declared type, literal, and the value in the lake."""
+    """Returns a mapping of each column to its declared type, a literal, and the value in the lake."""
     return {f"{kind}{index}": KINDS[kind] for index, kind in enumerate(layout)}
 
 

@@ -79,7 +79,9 @@ def stack(mysql80: DatabaseServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.servers
 @pytest.mark.found
 def test_admin_a_new_file_that_captures_tables_of_another_destination_is_not_started(stack: Stack) -> None:
-    """Defect 9: the new destination was started, because conf/ names no table of it, and two destinations wrote one Delta table."""
+    """Defect 9: the new destination was started, because conf/ does not name its tables one by one. Two destinations then wrote one Delta
+    table.
+    """
     stack.look()
     wait_for("shop runs", lambda: stack.state("shop")[0] == "RUNNING")
     stack.put("aaa")
@@ -103,7 +105,7 @@ def test_admin_a_new_file_that_captures_tables_of_another_destination_is_not_sta
 @pytest.mark.servers
 @pytest.mark.found
 def test_admin_of_two_new_files_for_the_same_tables_one_is_started(stack: Stack) -> None:
-    """Test for defect 9: neither of the two has a list of tables yet when both are started at once."""
+    """Test for defect 9: both new destinations start at the same time, before either of them has a list of tables."""
     (stack.captured.conf / "destinations" / "shop.yaml").unlink()
     stack.look()
     stack.put("one")

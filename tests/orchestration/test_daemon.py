@@ -1,4 +1,4 @@
-"""Tests Dagster's daemon with loops that wake each other: the daemons and the instance are real, and their iterations are replaced."""
+"""Tests the loops of Dagster's daemon, which wake each other. The daemons and the instance are real, and their iterations are replaced."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _in_thread(loop: Iterator[Any], shutdown: threading.Event) -> Callable[[], None]:
-    """Runs the loop as Dagster's controller does. Returns a function that ends it and fails if it does not end."""
+    """Runs the loop in a thread, as Dagster's controller does. Returns a function that ends the loop and fails if the loop does not end."""
 
     def run() -> None:
         while not shutdown.is_set():
@@ -137,7 +137,9 @@ def test_the_end_of_a_long_tick_begins_the_next(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_code_server_that_answers_again_wakes_the_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its engine has staged a batch meanwhile, which would wait for the interval. A loop that has ended is not woken."""
+    """An engine may have staged a batch while its code server did not answer. Without the wake, the batch would wait for the sensor's
+    interval. A loop that has ended is not woken.
+    """
     evaluate, sensors, shutdown = Evaluated(), Wake(), threading.Event()
     monkeypatch.setattr(daemon, "execute_sensor_iteration", evaluate)
     answers = LocationStateChangeEvent(LocationStateChangeEventType.LOCATION_RECONNECTED, "sluice", "it answers")
@@ -274,7 +276,7 @@ def plain() -> None: ...
 @pytest.mark.scale
 @pytest.mark.found
 def test_no_freshness_is_stored_of_assets_without_a_policy() -> None:
-    """Defect 27: the first start stored 6,001 states for 3,000 tables, and Dagster compared all of them every half minute."""
+    """Defect 27: the first start stored 6,001 freshness states for 3,000 tables, and Dagster compared all of them every half minute."""
     nodes = dg.Definitions(assets=[fresh, plain]).resolve_asset_graph().asset_nodes
     with dg.instance_for_test() as instance:
         states = [asyncio.run(_evaluate(instance, each)) for each in nodes]

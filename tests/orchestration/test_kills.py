@@ -1,7 +1,7 @@
-"""Kills real processes: code server, daemon and runs, with a real ledger, run lock and RPC endpoint.
+"""Tests what happens if runs or the code server are killed. Dagster's processes, the ledger, the run lock and the RPC endpoint are real.
 
-The tests share one stack and each begins when all is acked; after each, every change is in the lake once and in order. First a run merges a
-batch, then a new code server has its runs drain.
+The tests share one stack. Each test begins when all changes are acked. After each test, every change is in the lake once and in order. In
+the first tests, a run merges one batch. Then a new code server starts runs that drain.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def test_a_run_outlives_its_code_server_and_is_acked_by_the_next(shop: DagsterSt
 
 
 def attached(shop: DagsterStack) -> dg.DagsterRun:
-    """Returns the draining run after it has settled everything."""
+    """Waits until a new change is acked. Then returns the run that drains and holds the drain lock."""
 
     def found() -> dg.DagsterRun | None:
         runs = shop.instance.get_runs(dg.RunsFilter(statuses=[S.STARTED], tags={RUNS_TAG: DRAIN}))

@@ -1,5 +1,5 @@
-"""Tests a position too far in its file for COM_BINLOG_DUMP, on real servers: the whole file is requested, and nothing
-is lost or repeated.
+"""Tests on real servers that a stream continues after a position whose offset is too large for COM_BINLOG_DUMP. The whole file is
+requested, and nothing is lost or repeated.
 """
 
 from __future__ import annotations

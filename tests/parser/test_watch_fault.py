@@ -1,5 +1,5 @@
-"""Tests what the end of the source's binlog shows about a silent stream: the address has another server, the stream stands still, or there
-is nothing to read.
+"""Tests what the end of the source's binlog shows about a silent stream: the address leads to another server, the stream stands still, or
+there is nothing to read.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def test_fault_a_server_that_the_stream_is_not_of_is_found_with_the_second_look(
 
 
 def test_fault_what_was_executed_a_moment_later_is_no_misfit() -> None:
-    """A transaction is in the binlog before it is in gtid_executed."""
+    """MySQL writes a transaction into the binlog before it adds the GTID to gtid_executed, so a check may see a set that is too small."""
     late = dataclasses.replace(FACTS, executed=f"{A}:1-99")
     watch, _ = Watch().looked(Look(at=60, stream_state=stream_state(), facts=late))
     further = dataclasses.replace(AT_END, gtid_set=f"{A}:1-101")

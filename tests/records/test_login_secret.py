@@ -38,7 +38,7 @@ USER, DATABASE = "ledger_login", "ledger_login"
 
 
 def in_server(server: DatabaseServer, password: str) -> None:
-    """Gives the account this password, and breaks its connections."""
+    """Gives the account this password, and kills its connections."""
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE USER IF NOT EXISTS {USER}")
         cursor.execute(f"ALTER USER {USER} IDENTIFIED BY '{password}'")
@@ -78,7 +78,7 @@ def test_a_rotated_password_of_the_ledger_needs_no_restart(
 
 @pytest.fixture
 def own_zookeeper(tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    """Starts a ZooKeeper for this test alone. The test makes nodes that all destinations share belong to one user."""
+    """Starts a ZooKeeper for this test alone, because the test gives one user the nodes that all destinations share."""
     server = ZooKeeperServer(tmp_path / "zookeeper")
     try:
         yield server.start()

@@ -91,7 +91,7 @@ def test_schema_show_lists_stopped_tables_first_and_counts_the_others(tmp_path: 
 def test_snapshot_status_decides_no_next_step_if_no_snapshot_is_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The decisions import the kernels, which takes a second."""
+    """The code that decides next steps imports the kernels, which takes a second."""
     config, _ = make_destination(tmp_path, 2)
     records = request_snapshots(config, 2)
     for name in table_names(2):

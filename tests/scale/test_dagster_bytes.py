@@ -47,7 +47,7 @@ class Stored:
         self.defs = build_definitions(self.config, self.fakes.ports())
 
     def event_bytes(self, name: str, columns: tuple[tuple[str, str], ...]) -> int:
-        """Returns the bytes of the materialization of a merged table that has these columns."""
+        """Returns the size in bytes of the materialization of a merged table that has these columns."""
         outcome = dataclasses.replace(fake_report(name), columns=columns)
         self.fakes.engine.capture(5)
         batch = self.fakes.engine.hand_out(0)

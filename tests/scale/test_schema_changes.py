@@ -1,4 +1,4 @@
-"""Statements that change a few of a thousand tables: what the schema history and its list of tables do."""
+"""Tests what the schema history and its list of tables do if statements change a few of a thousand tables."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_statement_costs_the_table_that_it_changes(tmp_path: Path) -> None:
 @pytest.mark.scale
 @pytest.mark.found
 def test_the_calls_of_a_statement_do_not_depend_on_the_number_of_tables(tmp_path: Path) -> None:
-    """Defect 27: after each statement a value was made for every table, and the digests of all tables were added."""
+    """Defect 27: each statement made a value for every table and added the digests of all tables, so its cost rose with their number."""
 
     def statement(root: Path, count: int) -> Counted:
         _, history = make_destination(root, count)

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.scale
 
 
 class Many:
-    """A destination with four tables, one of which has an entry in conf/, and at most three assets of tables."""
+    """A destination with four tables, which may have at most three assets of tables. One of the tables has an entry in conf/."""
 
     def __init__(self, root: Path) -> None:
         config = make_config(root)

@@ -1,4 +1,4 @@
-"""Provides a commit of MariaDB that waits for a semi-sync replica. The binlog has the commit, but reads do not show it yet."""
+"""Provides a commit of MariaDB that waits for a semi-sync replica. Meanwhile the binlog has the commit, but reads do not show it yet."""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ from sluice.orchestration.run.spark_merge import OpenSnapshots
 
 
 def test_a_copy_of_a_record_is_no_second_snapshot_of_its_table(tmp_path: Path) -> None:
-    """Otherwise the copy would stay open when the snapshot has ended, and runs would buffer the table's changes forever."""
+    """If the copy counted as a snapshot, it would stay open after the snapshot has ended. Runs would then buffer the table's changes
+    forever.
+    """
     records = SnapshotRecords(tmp_path)
     record = SnapshotRecord(snapshot_id="0123456789ab", database="shop", table="orders")
     records.begin(record)
@@ -28,7 +30,9 @@ def test_a_copy_of_a_record_is_no_second_snapshot_of_its_table(tmp_path: Path) -
 
 @pytest.mark.found
 def test_restarts_of_a_paused_snapshot_leave_no_files_of_earlier_ones(tmp_path: Path) -> None:
-    """Defect 15: changes that were buffered before each restart stayed until the rows were read again, without a limit."""
+    """Defect 15: the files of changes that were buffered before a restart stayed until the rows were read again. So their number had no
+    limit while the snapshot was paused.
+    """
     records = SnapshotRecords(tmp_path)
     record = SnapshotRecord(snapshot_id="0123456789ab", database="shop", table="orders", paused=True)
     records.begin(record)

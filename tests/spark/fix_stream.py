@@ -1,5 +1,5 @@
-"""Generates a stream of row images of one table as a list, for the models of backfills and repairs. The value of a row is the position at
-which it was written.
+"""Generates a stream of row images of one table as a list, for the models of backfills and repairs. The value of a row is the order key of
+the transaction that wrote the row.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sizes and habits that hold a codebase readable: files, functions, names, prints."""
+"""Tests rules that keep the code readable: the sizes of files, functions and folders, names, comments, and where code prints."""
 
 from __future__ import annotations
 

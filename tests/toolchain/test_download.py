@@ -1,6 +1,7 @@
-"""Downloads are pinned, verified, shared by concurrent starts, and fail with one sentence that says what to do.
+"""Tests that downloads are pinned, verified, and shared by concurrent starts. A download that fails gives one sentence that says what to
+do.
 
-The real Ivy runs against a repository in a folder, named through SLUICE_IVY_SETTINGS as a mirror would be.
+The real Ivy reads a repository in a folder. SLUICE_IVY_SETTINGS names the repository, as it does for users with their own repository.
 """
 
 import hashlib
@@ -43,7 +44,7 @@ def java(tmp_path: Path, cache: Cache) -> Java:
 
 @pytest.fixture
 def artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Artifact:
-    """Returns a jar in a repository that is a folder."""
+    """Returns a jar whose repository is a local folder, and configures Ivy to use this repository."""
     folder = tmp_path / "repository"
     folder.mkdir()
     (folder / "thing-1.0.jar").write_bytes(CONTENT)
@@ -107,7 +108,9 @@ def test_disk_that_is_full_from_the_start(cache: Cache) -> None:
 
 
 def test_disk_that_fills_up_while_downloading(cache: Cache, java: Java, artifact: Artifact) -> None:
-    """A limit on file sizes imitates a full disk: the refusal is the same, with any amount of free space."""
+    """A limit on file sizes replaces a full disk, because Sluice treats both errors alike. So the test does not depend on the free space
+    of the disk.
+    """
     program = f"""
 import resource
 from pathlib import Path

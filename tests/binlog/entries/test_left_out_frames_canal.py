@@ -1,4 +1,6 @@
-"""Beginnings and ends of transactions that a consumer leaves out: one pair every 5 s of the source's clock, or in 4096 transactions."""
+"""Tests which beginnings and ends of transactions a consumer gets if most of them are left out: one pair every 5 s of the source's clock,
+or after 4096 omitted transactions.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def block_at(*seconds: float, rows: int = 1) -> Block:
 
 
 def shown(block: Block, *, divided_at: int = 0, kept: bool = True) -> list[tuple[int, int]]:
-    """Returns the kinds and indices of elements, listed in two ranges: up to the row event `divided_at`, and from there on."""
+    """Returns the kind and index of each element of a block. The function lists the elements in two ranges: up to the row event
+    `divided_at`, and from there on.
+    """
     mask, found, state = np.full(block.event_count, kept), list[tuple[int, int]](), FIRST_STATE
     ended = int(np.searchsorted(block.transaction_events, divided_at, "right"))
     for events, transactions in (

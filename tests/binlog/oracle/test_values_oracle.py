@@ -173,7 +173,9 @@ def examples(case: Case) -> list[Any]:
 
 
 def write_and_read(server: DatabaseServer) -> dict[Case, tuple[list[Any], list[Any]]]:
-    """Returns case → (decoded, expected). One table has a column of every type, and every example is a value of its column."""
+    """Inserts the examples of all types into one table, which has a column for each type. Returns a mapping of each case to its decoded
+    values and its expected values.
+    """
     columns = {f"c{index}": case for index, case in enumerate(CASES)}
     rows = itertools.zip_longest(*(examples(case) for case in CASES))
     definition = ", ".join(f"{name} {case.declared}" for name, case in columns.items())

@@ -1,5 +1,5 @@
-"""Tests row filters and masks on decoded row events: updates that leave or enter the condition, keys, masks, and
-tables that stop by name.
+"""Tests row filters and masks on decoded row events: updates that leave or enter the condition, keys, masks, and tables that stop because
+they cannot be filtered.
 """
 
 from __future__ import annotations

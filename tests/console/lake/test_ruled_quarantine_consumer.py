@@ -28,7 +28,7 @@ def test_a_quarantined_value_is_not_put_back_past_a_mask() -> None:
 
 
 def test_a_quarantined_value_is_not_put_back_into_rows_of_shards() -> None:
-    """Rows of other shards, also of other destinations, may have the same key and the same order key."""
+    """A row of another shard, also of another destination, may have the same key and the same order key, so the right row is unknown."""
     shards = [{"tables": r"shop_(\d)\.orders", "into": "shop/orders", "name": "{1}"}]
     destination = {"name": "shop", "source": {"user": "u"}, "shards": shards}
     config = SluiceConfig.model_validate(

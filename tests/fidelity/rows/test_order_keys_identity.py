@@ -1,5 +1,5 @@
-"""Tests on real servers that all images of a transaction have one order key, with any division into batches, connection and filter. No key
-is too large.
+"""Tests on real servers that all images of a transaction have one order key, with any start of the batch, any kind of connection and any
+filter. Transactions with very many rows are tested too.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def second_half(server: DatabaseServer, database: str) -> list[str]:
 
 
 def keys_of(staged: StagingResult) -> Keys:
-    """Returns table → the order keys of its images."""
+    """Returns a mapping of each table to the order keys of its images. Fails if the keys or the row numbers are not in order."""
     assert not staged.stopped
     found: Keys = {}
     for table in staged.manifest.tables:
@@ -142,7 +142,7 @@ def test_a_million_rows_in_one_xa_transaction_have_its_position_identity(
 
 
 def test_equal_rows_of_a_compressed_transaction_are_all_there_identity(mysql80: DatabaseServer, tmp_path: Path) -> None:
-    """The table has no key, and 100 MB of equal rows, which are some ten kilobytes in the file."""
+    """The table has no key and gets 100 MB of equal rows, which are only some ten kilobytes in the compressed transaction."""
     pipeline = pipeline_with(mysql80, tmp_path, "alike", "CREATE TABLE alike (x VARCHAR(1000)) ENGINE=InnoDB")
     before = binlog_bytes(mysql80)
     run(

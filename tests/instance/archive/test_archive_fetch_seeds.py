@@ -1,4 +1,6 @@
-"""Tests the command that fetches a binlog file: its arguments, which results are kept, its limits, and that nothing shows its arguments."""
+"""Tests the command that fetches a binlog file: its arguments, which results are kept, and its limits. Messages must not contain the
+arguments.
+"""
 
 from __future__ import annotations
 

@@ -72,7 +72,9 @@ def test_consumer_compares_positions_of_two_servers_by_their_epochs() -> None:
 
 @pytest.mark.seeds
 def test_consumer_that_was_moved_on_after_a_failover_continues_at_a_committed_position_of_the_former_server() -> None:
-    """Before the first batch, the broker is queried. Transactions without messages are then skipped."""
+    """The cursor is on the new server, and the broker has a position of the former server. The consumer continues at the broker's position
+    only if its GTID set contains more transactions.
+    """
     both = Counting(epoch=2, tables=COUNTING.tables)
 
     def after(number: int, **changed: object) -> StreamPosition:

@@ -62,7 +62,7 @@ def test_a_clients_filter_keeps_what_the_servers_would_consumer(text: str, name:
 
 
 def test_a_filter_that_goes_back_and_forth_costs_nothing_consumer() -> None:
-    """Python's own regular expressions would practically never end here."""
+    """With Python's own regular expressions, this match would practically never end."""
     assert not client_tables("(.|.|.|.)*!").keeps("d" * 64, "t" * 64)
 
 
@@ -87,7 +87,7 @@ def test_only_so_many_consumers_are_in_the_ledger_consumer(
 
 @pytest.mark.parametrize("served", [True, False])
 def test_an_operator_has_a_consumer_forgotten(consumers: Consumers, tmp_path: Path, *, served: bool) -> None:
-    """A consumer that was removed from conf/ no longer retains anything. A consumer whose position is purged may begin again."""
+    """After `forget`, a consumer that is no longer in conf/ retains nothing, and a consumer whose position is purged can begin again."""
     meta = consumers._meta
     for number in (1, 2):
         consumers.subscribe(number)

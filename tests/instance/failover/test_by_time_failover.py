@@ -141,7 +141,7 @@ def test_failover_by_time_stops_what_keeps_each_change_and_what_foreign_keys_cha
 
 
 def test_failover_by_time_stops_the_tables_of_where_the_stream_is() -> None:
-    """The parser is further than the ledger. A table that was created in between is one of the stopped tables."""
+    """The parser has read further than the ledger's position. A table that was created between these positions must stop too."""
     requested: list[Position] = []
     further = dataclasses.replace(READ, offset=9000)
     parser, ledger = SimpleNamespace(position=further), SimpleNamespace(resume_position=READ)

@@ -51,7 +51,7 @@ def test_a_lost_lease_is_a_state_and_the_engine_takes_over_when_the_holder_dies(
         with holding_process(captured.directory) as (holder, answer):
             assert answer == b"True 2"
             wait_for("the engine knows it", lambda: first.status().state == "LEASE_LOST")
-            # The check may run between the two. Then nobody holds the lease yet.
+            # The engine may check its lease before the other process has taken the new lock file. Then the reason names no other process.
             assert "is not held by this process" in first.status().reason
             with pytest.raises(SluiceError):
                 first.ack(before)

@@ -87,7 +87,7 @@ def test_the_positions_that_the_history_still_knows_are_shown_backfill() -> None
         ("CREATE TEMPORARY TABLE x SELECT id FROM orders", set()),
         ("ALTER DATABASE shop CHARACTER SET latin1", set()),
         ("CREATE OR REPLACE DATABASE shop", {"shop.orders", "shop.items"}),
-        # The change is in statement form, so nobody knows which rows it changed.
+        # The binlog contains the statement and no row images, so it is unknown which rows the statement changed.
         ("DELETE FROM orders", {"shop.orders", "shop.items"}),
         # The function may write any table.
         ("INSERT INTO elsewhere.t VALUES (elsewhere.f(1))", {"shop.orders", "shop.items"}),
@@ -144,7 +144,9 @@ def test_a_long_statement_is_shortened_in_the_message_backfill() -> None:
     ],
 )
 def test_a_statement_may_reach_all_tables_if_triggers_are_followed_backfill(statement: str, tables: set[str]) -> None:
-    """Triggers that the source had in the interval may be gone. The server's own tables have none."""
+    """Triggers that the source had in the interval may be gone now, so any statement may have changed all tables. The server's own tables
+    have no triggers.
+    """
     objects = HistoryRecord(kind=RecordKind.OBJECTS, position=at(10), content={"complete": True})
     there = IntervalSchemas([*HISTORY, objects], at(50), at(5), lambda _, table: table in NAMES)
     assert there.apply(statement, "elsewhere", at(7)) == ()

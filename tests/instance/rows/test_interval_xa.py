@@ -118,7 +118,9 @@ def test_an_interval_between_an_xa_prepare_and_its_commit_is_read_from_an_earlie
 def test_an_interval_that_begins_before_the_requested_time_is_read_from_before_its_begin(
     reading: Callable[[Files, int, dict[int, int]], BackfillReading],
 ) -> None:
-    """Defect 1061: a past state begins at the end of a version. The reading began a minute before the requested time, which was later."""
+    """Defect 1061: the reading of a past state began a minute before the requested time. But the interval of a past state begins at the
+    end of a version, which was earlier.
+    """
     files = Files()
     made = reading(files, files.prepared, {60: files.between, 3600: files.between, 5060: START.offset})
     begin = dataclasses.replace(made.interval.begin, time_us=2200 * SECOND_US)

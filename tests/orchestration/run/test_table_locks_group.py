@@ -15,7 +15,9 @@ SHARDS = {"tables": r"shop_(\d+)\.(orders|items)", "into": "shop/{2}", "column":
 
 
 def made(root: Path, **tables: tuple[str, ...]) -> SluiceConfig:
-    """Returns the settings of destinations whose runs have written these tables. All have the same shards."""
+    """Returns the settings of one destination for each argument. An argument contains the tables that the destination's runs have written.
+    All destinations have the same shards.
+    """
     destinations = {
         name: DestinationConfig(name=name, source=SourceConfig(user="root"), shards=(SHARDS,)) for name in tables
     }
@@ -28,8 +30,8 @@ def made(root: Path, **tables: tuple[str, ...]) -> SluiceConfig:
 
 @pytest.mark.found
 def test_a_vacuum_keeps_what_each_shard_needs_in_a_group(tmp_path: Path) -> None:
-    """Defect 75: VACUUM of a shard did not consider the other shards of its destination. Of a stopped shard, the consistent snapshot names
-    an older version of the Delta table, whose files may be gone.
+    """Defect 75: VACUUM of a shard did not consider the other shards of its destination. For a stopped shard, the consistent snapshot
+    names an older version of the Delta table, whose files VACUUM could delete.
     """
     config = made(
         tmp_path,

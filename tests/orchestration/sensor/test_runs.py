@@ -206,7 +206,9 @@ def test_a_batch_that_is_rolled_back_between_two_tables_is_merged_no_further(sho
 
 @pytest.mark.parametrize("config", [{}, {"destination": "shop"}])
 def test_a_run_that_names_no_batch_merges_none(shop: Shop, config: dict[str, str]) -> None:
-    """With an empty name, the run requests the rows of the tables, which is not possible here yet. With a part of a name, it is refused."""
+    """Without a reference, the run requests the rows of the tables, which is not possible because there is no position yet. An incomplete
+    reference is refused.
+    """
     result = shop.defs.resolve_job_def("merge_shop_job").execute_in_process(
         run_config={"ops": {"merge_shop": {"config": config}}}, instance=shop.instance, raise_on_error=False
     )

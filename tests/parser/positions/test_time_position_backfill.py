@@ -46,7 +46,8 @@ CREATED = {"b.000003": 100, "b.000004": 200, "b.000005": 300}
             Gone(requested_us=150_000_000, file="b.000004", earliest_us=201 * SECOND_US),
         ),
         (50, dict.fromkeys(FILES, 0), False, Gone(requested_us=50_000_000, file="")),
-        # The clock went back. The newest file that began before the time contains it, or a later file does.
+        # The clock went back between two files. The newest file that was created before the time is chosen, because this file or a later
+        # one contains the time.
         (250, {"b.000003": 100, "b.000004": 400, "b.000005": 200}, False, Within(file="b.000005")),
     ],
 )
@@ -78,10 +79,10 @@ def test_a_server_without_files_has_no_time_on_offer_backfill() -> None:
         ([10_000_001, 20_000_001, 30_000_001], 20_000_002, 2),
         ([10_000_001, 20_000_001, 30_000_001], 0, 0),
         ([10_000_001, 20_000_001], 99_000_000, -1),
-        # The times are whole seconds: the transaction committed at some moment of this second.
+        # The server gives these times in whole seconds, so the transaction may have committed at any moment of its second.
         ([10_000_000, 20_000_000], 20_400_000, 1),
         ([10_000_000, 20_000_000], 21_000_000, -1),
-        # The clock went back, so nothing at or after the time is before this transaction.
+        # The clock went back after the second transaction, which is still the first one at this time or later.
         ([10_000_001, 30_000_001, 20_000_001], 25_000_000, 1),
         ([], 5, -1),
         ([0, 0], 400_000, -1),  # The position at which a file begins, before any transaction was read.

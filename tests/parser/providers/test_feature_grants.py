@@ -1,5 +1,5 @@
-"""Tests that each feature works for an account that has exactly the GRANT that its page names, and that every provider's page names the
-same.
+"""Tests that each feature works for an account with exactly the privileges that its page names, and that all providers' pages name the
+same privileges.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def equal(feature: Feature, _folder: Path) -> None:
 def backfill(feature: Feature, _folder: Path) -> None:
     requested = RequestedInterval(from_us=feature.began_us, to_us=None)
     plan = make_plan(feature.conf, feature.captured.directory, requested, time.time_ns() // 1000)
-    # MariaDB has whole seconds, so that the interval may begin with a statement that concerns the tables
+    # Commit times of MariaDB are whole seconds, so the interval may also contain earlier changes of the same second.
     assert sum(each.changes for each in plan.tables) >= len(ROWS)
 
 

@@ -15,7 +15,8 @@ from sluice.cdc_engine.position import Position
         ("binlog.000009", 500, True),
         ("binlog.000009", 501, True),
         ("binlog.000010", 4, True),
-        # Transactions that a dump by GTID leaves out may lie in between. They would come twice.
+        # Between this position and the end of the binlog, there may be transactions that a dump by GTID omits. A dump by file and offset
+        # would deliver them again.
         ("binlog.000009", 499, False),
         ("binlog.000008", 900, False),
         ("", 4, False),  # On another server, no transaction has arrived yet.

@@ -1,4 +1,6 @@
-"""Tests the protocol on the wire: fixed vectors, errors by their numbers, foreign clients, wrong lengths, random bytes."""
+"""Tests Canal's protocol on the wire: fixed byte sequences, errors by their numbers, clients without a login, wrong lengths, and random
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ ENTRY = bytes_field(2, b"\xaa")
 
 
 class Example:
-    """A destination with one batch of one entry, and its consumer."""
+    """Replaces a destination and its consumer in tests of a session. `get` returns `content` as batch 1, and `calls` records the calls."""
 
     def __init__(self) -> None:
         self.subscribed: dict[int, str] = {}

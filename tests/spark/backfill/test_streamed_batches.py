@@ -1,4 +1,4 @@
-"""Tests how far a query may run ahead of the table into which its rows are written."""
+"""Tests that a query whose rows are written into a table reads only a limited number of batches ahead of the table."""
 
 from __future__ import annotations
 

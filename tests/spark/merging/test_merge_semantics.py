@@ -37,7 +37,7 @@ from tests.spark.staged import (
 pytestmark = pytest.mark.spark
 
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
-# `name` left, a column came whose name Spark could change.
+# The column `name` was dropped. A column was added whose name Spark could take for a variable.
 WIDER = Schema({"id": "bigint", "added ${no}": "int"}, key=("id",))
 FILLED = Schema({**ORDERS.columns, "note": "string"}, key=("id",))
 LOG = Schema(ORDERS.columns)
@@ -149,7 +149,7 @@ SECOND: dict[str, Sequence[Segment]] = {
 
 
 class Story:
-    """The lake after both batches, and the reports of the second one."""
+    """Merges both batches into a lake, and keeps the reports of each merge."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake

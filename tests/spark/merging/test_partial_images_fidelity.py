@@ -60,7 +60,8 @@ STEPS = st.tuples(
     *(st.tuples(KEYS, KEYS), VALUES, SHOWN, SHOWN),
 )
 HISTORIES = st.lists(st.lists(STEPS, min_size=4, max_size=8), min_size=20, max_size=30)
-# A delivery has two positions, in hundredths of the history: its start, which is not after what was delivered, and its end.
+# A delivery consists of a start and an end, in percent. The start is relative to the events that were already delivered, and the end to
+# all events.
 DIVISIONS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=2)
 
 
@@ -131,7 +132,7 @@ def batch_of(given_block: Block, first: int, last: int) -> Batch:
 
 @dataclasses.dataclass
 class Lakes:
-    """The same table with hard and with soft deletes."""
+    """Two lakes with the same table. One lake deletes rows, and the other one marks them as deleted (`deletes: soft`)."""
 
     folder: Path
     spark: SparkSettings
@@ -162,7 +163,7 @@ def lakes(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFac
     return Lakes(tmp_path_factory.mktemp("partial"), SparkSettings(remote=spark_server.url), way)
 
 
-# Each example is some Spark merges. So a failure is shown as it was found, and is not reduced for minutes.
+# Each example needs several Spark merges. Hypothesis therefore does not reduce a failing example, which would take minutes.
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(histories=HISTORIES, divisions=DIVISIONS)
 def test_the_lake_equals_the_replay_of_full_rows_fidelity(

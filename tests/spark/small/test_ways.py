@@ -1,4 +1,4 @@
-"""Tests which way a table is merged, with an example for each reason."""
+"""Tests whether Spark or a small merge merges a table, with an example for each reason."""
 
 from __future__ import annotations
 

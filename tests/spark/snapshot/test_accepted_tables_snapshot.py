@@ -111,7 +111,9 @@ class Restored(Shop):
         return re.findall(r"`(sluice [^`]+)`", sentence)
 
     def command(self, line: str, *more: str) -> str:
-        """Returns the output of a command that somebody copied. Questions are answered with yes. The output includes errors."""
+        """Runs a command line of `sluice` with the further arguments `more`, and answers its questions with yes. Returns the output and
+        the exception, if there is one.
+        """
         answer = CliRunner().invoke(app, [*shlex.split(line)[1:], *more], input="y\n")
         return answer.output + str(answer.exception or "")
 

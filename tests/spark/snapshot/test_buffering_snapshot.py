@@ -42,7 +42,9 @@ def key_of(child: str, parent: str, on_delete: str = "CASCADE", on_update: str =
 def played(
     *cascades: Cascade, buffered: Mapping[str, int], live: Sequence[str], new: int | None = None
 ) -> tuple[Play, dict[str, UnderivableChanges]]:
-    """Deletes a row with the key 1 of the table `g`, or changes its key to `new`."""
+    """Applies an event that deletes the row 1 of the table `g`, or changes its key to `new`. Returns the `Play`, and the tables with
+    changes that cannot be derived.
+    """
     merged = [each for each in cascades if each.child_name in live and each.child_name not in buffered]
     play = Play(merged, dict.fromkeys(live, 0), {}, buffered=buffered)
     after = None if new is None else {"id": new}
@@ -213,7 +215,9 @@ def test_a_table_whose_changes_cannot_be_buffered_delays_those_that_foreign_keys
 def test_a_table_that_must_be_read_again_is_recorded_before_any_table_is_buffered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a crash between the two, the table above could be published, and the repeated batch would find nothing for the table below."""
+    """A crash may separate the two writes. If the buffering came first, the table above could be published, and the repeated batch would
+    find nothing for the table below it.
+    """
     made = Batches(tmp_path)
     made.holds.begin(below := "shop.below")
     batch = made.batch(3, 4)
@@ -254,7 +258,9 @@ def test_a_batch_that_also_changes_the_table_as_a_whole_has_the_rows_read_again_
 
 @pytest.mark.found
 def test_a_table_that_was_refused_when_changes_were_derived_and_is_buffered_now_is_read_again(tmp_path: Path) -> None:
-    """Defect 15: a run found the manifest of another run that had refused the table, and buffered the table without the changes."""
+    """Defect 15: a run refused the table and stored a manifest of changes by foreign keys, without changes for this table. The next run
+    used this manifest and buffered the table without the changes.
+    """
     made = Batches(tmp_path)
     batch = made.batch(3, 4)
     without = dataclasses.replace(batch, tables=())  # The target of the table was not found, so the run left it out.

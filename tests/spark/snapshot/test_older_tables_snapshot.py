@@ -1,4 +1,6 @@
-"""Tables that stop for what only their rows show: status, checks, consistent snapshots and `equal` say meanwhile that they are older."""
+"""Tests tables whose changes have no row events, so they are read again. Until the publication, status, checks, consistent snapshots and
+`equal` report that the tables are older.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def test_tables_of_an_exchanged_partition_and_of_server_made_timestamps_are_olde
 def test_a_table_whose_cascades_are_unseen_is_older_until_it_is_published(
     mariadb114: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Defect 32: on MariaDB a table that was re-read because of unseen cascades counted as acked and not as stopped."""
+    """Defect 32: on MariaDB, a table that was read again because of unseen cascades counted as acked and not as stopped."""
     shop = Shop(tmp_path, mariadb114, spark_server)
     base = shop.captured.database
     shop.captured.describe(f"exclude: {base}\\.between")

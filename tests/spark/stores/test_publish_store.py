@@ -48,7 +48,7 @@ def azure_root(azurite: AzuriteServer) -> tuple[str, dict[str, str]]:
 
 @dataclasses.dataclass
 class StoreReading:
-    """A table whose rows a snapshot reads, and its path in a store. `uploads`: whether its chunks are in the store too."""
+    """A table whose rows a snapshot reads, with its path in a store. If `uploads` is True, the chunks are in the store too."""
 
     reading: Reading
     uploads: bool
@@ -131,7 +131,7 @@ class KilledError(BaseException):
 
 
 def killed_at(point: str, patch: pytest.MonkeyPatch) -> None:
-    """Makes the publication end at this point, as if its process were killed."""
+    """Makes the publication end at `point`, as if its process were killed."""
     put_file, put_new = StoreFolder.put_file, StoreFolder.put_new
     uploaded: list[str] = []
 
@@ -188,7 +188,7 @@ def test_store_fault_the_table_of_a_killed_publication_is_found_by_the_next_one(
     assert (done.way, done.delta_version, done.rows, done.files) == ("files", 0, 3, 3)
     assert (done.reason, reading.data_files) == (BEFORE, left)
     assert reading.reading.records.kept[NAME].version == 0
-    # Rows that were read again have another folder. They are not those of the table.
+    # Rows that were read again are in another folder. The existing table does not consist of these files, so the publication needs Spark.
     given = reading.publication(100)
     again = dataclasses.replace(
         given, chunks=StoredFiles(folder=given.chunks.folder.rename(given.chunks.folder.with_name("again")))
@@ -290,7 +290,7 @@ def test_store_a_publication_that_is_late_makes_no_table_ha(reading: StoreReadin
 def test_store_a_run_that_stands_still_removes_no_file_of_the_table_that_another_run_makes_ha(
     reading: StoreReading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run listed the files of a killed run, and the fence let it continue. Then it was suspended."""
+    """The run lists the files of a killed run and passes the fence. Then it is suspended, and another run publishes the table."""
     reading.reading.chunk(1, [{"id": 1, "value": "read"}])
     with monkeypatch.context() as patch:
         killed_at("before the commit", patch)
@@ -312,7 +312,7 @@ def test_store_a_run_that_stands_still_removes_no_file_of_the_table_that_another
 def test_store_spark_continues_with_a_table_that_consists_of_what_was_read(
     lake: Lake, root: tuple[str, dict[str, str]]
 ) -> None:
-    """Spark reads the table, merges into it, and publishes it again. Both ways give the same rows."""
+    """A table that consists of uploaded files has the same rows as a table that Spark wrote. A later merge into it works too."""
     lake.root, lake.storage_options = root
     holds = Holding(lake.folder / "held")
     found = {}

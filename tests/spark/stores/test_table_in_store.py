@@ -76,7 +76,7 @@ def test_store_a_table_consists_of_its_files_and_the_commit(table: StoreFolder, 
 def test_store_a_commit_that_arrives_after_the_lock_was_lost_is_no_success_ha(
     table: StoreFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store did not answer for a while. The run that took the lock meanwhile removed the files, and publishes the table again."""
+    """The store answers the commit late. Meanwhile another run takes the lock and removes the files. It then publishes the table again."""
     lost: list[str] = []
     before_the_commit(monkeypatch, lambda there: lost.append(LOST) if clear(there) else None)
     with pytest.raises(TableError, match=LOST):
@@ -126,7 +126,7 @@ def test_store_an_empty_table_replaces_no_table_and_takes_no_folder_of_another_p
 def test_store_identity_files_that_were_removed_before_the_commit_become_no_table(
     table: StoreFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another destination has the same path in its conf/, and mistakes the files for those of a killed run."""
+    """Another destination has the same path in its conf/. It takes the files for those of a killed run, and removes them."""
     put_file = StoreFolder.put_file
 
     def removed(there: StoreFolder, file: Path, name: str = "") -> None:
@@ -143,7 +143,7 @@ def test_store_identity_files_that_were_removed_before_the_commit_become_no_tabl
 def test_store_fault_files_stay_if_a_refused_commit_cannot_be_read(
     table: StoreFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store may still be writing what an earlier request sent."""
+    """The store may still be writing what an earlier request sent. Then the files may become a table, so they must stay."""
     monkeypatch.setattr(StoreFolder, "put_new", lambda *_: False)
     with pytest.raises(TableError, match="another program created"):
         make(table, tmp_path)

@@ -1,6 +1,7 @@
-"""Plans of alterations against a model: columns as boxes that are carried to new names. No Spark: the steps are played on a dictionary.
+"""Tests plans of alterations without Spark. The steps run on a dictionary, in which each column has the name of the column from which its
+values came.
 
-A box is the set of columns it came from, so that a value in the wrong column, a lost one and one that was made up are all seen.
+So the test detects a value in the wrong column, a lost value, and an invented value.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def changes(draw: st.DrawFn) -> Change:
 
 @dataclasses.dataclass
 class Played:
-    """A table as column → (type, the column from which its values came)."""
+    """A table, as a mapping of each column to its type and to the column from which its values came."""
 
     columns: dict[str, tuple[str, str]]
 

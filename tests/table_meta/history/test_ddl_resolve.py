@@ -99,8 +99,8 @@ def test_ddl_a_resolved_table_continues_with_the_schema_given_from_its_stop_on(
 
 @pytest.mark.found
 def test_ddl_a_stop_has_the_version_by_which_consumers_read_on(tmp_path: Path) -> None:
-    """Test for defect 17: whatever decision the lake waits for, the stream has the table's new schema. If there is no new schema, the table
-    version contains the reason.
+    """Test for defect 17: whatever decision the lake waits for, the stream continues with the table's new schema. If there is none, the
+    table version contains the reason.
     """
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True)
     history.seed(
@@ -283,7 +283,9 @@ def test_ddl_an_approval_ahead_is_for_the_first_statement_that_is_not_approved(t
 
 @pytest.mark.found
 def test_resume_says_that_a_snapshot_is_still_being_canceled(tmp_path: Path) -> None:
-    """Defect 16: `snapshot cancel` followed by `schema resume` printed "has not stopped" and nothing else."""
+    """Defect 16: `schema resume` after `snapshot cancel` printed only "has not stopped". It did not say that the snapshot was still being
+    canceled.
+    """
     directory = shop_directory(tmp_path)
     meta = FileLedger(directory)
     records = SnapshotRecords(directory)

@@ -1,4 +1,4 @@
-"""Compares the history with a model of a few lines: a list of (position, tables), which is shortened when the stream goes back."""
+"""Tests that the schema history equals a small model: a list of (position, tables), which is shortened when the stream goes back."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def at(offset: int) -> Position:
 
 
 class HistoryMachine(RuleBasedStateMachine):
-    """`stream`: what the source wrote, which never changes. `read`: how many of its statements the history has taken
-    since the last rewind.
+    """Compares the history with the model. `stream` contains the statements that the source wrote, which never change. `read` is the
+    number of these statements that the history contains now.
     """
 
     def __init__(self) -> None:

@@ -219,7 +219,9 @@ def test_an_engine_that_lost_its_lease_does_not_write_the_list(location: LedgerL
 def test_a_takeover_completes_what_a_late_writer_left(
     location: LedgerLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first engine stands still between its records and its head, while another one takes over."""
+    """The first engine is suspended before it writes its records. Meanwhile a second engine writes its list. Then the first engine writes
+    its records, and its head is refused.
+    """
     first, second = TableListWriter(location, token=1), TableListWriter(location, token=2)
     first.write([ORDERS, ITEMS])
     store, write = list_store(location), type(list_store(location)).write_all

@@ -21,7 +21,7 @@ members = st.sampled_from(NAMES)
 
 @dataclasses.dataclass
 class Seen:
-    """Rows that were acked, and those of each delivery that waits."""
+    """The rows that the consumer got: acked rows, and the rows of each delivery that is not acked yet."""
 
     acked: list[Row] = dataclasses.field(default_factory=list)
     waiting: list[tuple[int, list[Row]]] = dataclasses.field(default_factory=list)
@@ -53,7 +53,7 @@ class OneConsumerOfSeveralSources(RuleBasedStateMachine):
 
     @rule(member=members)
     def requested(self, member: str) -> None:
-        """All clocks agree. What is written after this is not older."""
+        """Lets the group read the member's clock. All clocks agree, so the member writes no older row after this."""
         fake = self.group.fakes[member]
         fake.now_us = self.now_us
         fake.clock.read()
@@ -93,7 +93,7 @@ class OneConsumerOfSeveralSources(RuleBasedStateMachine):
         self.group.fakes[member].restart()
 
     def rows_up_to(self, member: str, offset: int) -> int:
-        """Returns how many rows its stream has up to the end of a transaction."""
+        """Returns how many rows of `member` belong to transactions that end at `offset` or before it."""
         before, covered = 0, 0
         for block in self.group.fakes[member].blocks:
             ended = int((block.transaction_end <= offset).sum())

@@ -79,8 +79,8 @@ def test_group_a_consumer_continues_after_wait_seconds_and_what_comes_late_is_co
 
 @pytest.mark.usefixtures("parts_at_once")
 def test_group_a_member_that_continues_with_another_transaction_than_the_open_one_is_read_from_its_begin() -> None:
-    """The member's engine has changed, and another server has another transaction after the position. The batch that ended inside the
-    transaction is acked.
+    """The consumer acked the first rows of a transaction. Then the member's engine restarts on another server, which has another
+    transaction after this position.
     """
     group, begins = group_of("east"), list[bool]()
     east, service = group.fakes["east"], group.consumers.service(CLIENT)
@@ -102,7 +102,9 @@ def test_group_a_member_that_continues_with_another_transaction_than_the_open_on
 def test_group_a_table_of_a_member_that_cannot_be_read_stops_the_consumer_once_all_older_is_out(
     *, parted: bool
 ) -> None:
-    """The rows may be in one block with readable ones, or arrive separately."""
+    """If `parted` is True, the unreadable row arrives in its own block, after readable rows. Otherwise one block contains a readable and
+    the unreadable row.
+    """
     group = group_of("east", "west")
     east, west = group.fakes["east"], group.fakes["west"]
     unreadable = dataclasses.replace(ORDERS, stopped=True, unreadable="SCHEMA_UNKNOWN: why")
@@ -192,8 +194,8 @@ class Refusing(MemoryLedger):
 
 
 def test_group_the_cursors_of_a_consumer_are_kept_for_all_members_or_none() -> None:
-    """A crash cannot separate the cursors, because there is one durable write. Cursors that were not stored are delivered again, and
-    completely.
+    """One durable write stores the cursors of all members, so a crash cannot separate them. Rows whose cursors were not stored are
+    delivered again, and completely.
     """
     meta = Refusing()
     group = Group(Fake("east"), Fake("west"), meta=meta)
@@ -269,7 +271,9 @@ def test_group_no_transaction_is_parted_for_a_consumer_by_one_that_comes_late() 
 
 
 def test_group_a_consumer_whose_position_is_before_a_member_s_window_waits_for_its_own_stream() -> None:
-    """The live stream has read up to the source's end. The consumer's own reader, which is behind, has not."""
+    """The live stream of the member `east` has read up to the end of the source, but the consumer's own stream of `east` is behind. So the
+    newer row of `west` waits.
+    """
     group = group_of("east", "west")
     east, west = group.fakes["east"], group.fakes["west"]
     east.write(1, now_us=3)

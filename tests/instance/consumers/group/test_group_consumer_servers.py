@@ -65,7 +65,7 @@ class Installation:
         self.process = self.begun()
 
     def write(self, *names: str) -> None:
-        """Writes a row in its own transaction, on each server in turn."""
+        """Writes one row on each named server, in this order. Each row has its own transaction."""
         for name in names:
             run(self.servers[name], f"INSERT INTO {DATABASE}.numbers VALUES ({self.number}, '{name}')")
             self.written.append((name, self.number))
@@ -77,7 +77,7 @@ class Installation:
         return found
 
     def ends(self) -> dict[str, tuple[str, int]]:
-        """Returns where each server's binlog ends: its file and the offset in it."""
+        """Returns a mapping of each server to the end of its binlog: the file and the offset."""
         found = {}
         for name, server in self.servers.items():
             with contextlib.closing(server.connect()) as connection, connection.cursor() as cursor:
