@@ -135,7 +135,7 @@ class Bench:
 
 
 def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) -> None:
-    """Measures all combinations. Prints and writes the figures after each."""
+    """Measures all combinations of batch size, key spread and deletion vectors. Prints and writes the figures after each combination."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)

@@ -34,7 +34,7 @@ CREATE = "CREATE TABLE t{number} (id INT NOT NULL PRIMARY KEY AUTO_INCREMENT, no
 
 
 def run(json_file: Path | None, *, tables: int = MANY) -> None:
-    """Measures both installations, and prints and writes the figures."""
+    """Measures the start with many new tables and the start with waiting changes. Prints and writes the figures."""
     record: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)

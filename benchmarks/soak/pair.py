@@ -71,8 +71,8 @@ class Pair:
         return _executed(self.master)
 
     def switch(self) -> None:
-        """Kills the master, and promotes the standby. The caller has paused the traffic. First waits until the standby has all
-        transactions, because asynchronous replication does not guarantee that.
+        """Waits until the standby has all transactions, because asynchronous replication does not guarantee that. Then kills the master,
+        and promotes the standby. The caller has paused the traffic.
         """
         wanted = self.executed()
         until("the standby has all", 120, lambda: contains(_executed(self.standby), wanted))

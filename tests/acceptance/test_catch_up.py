@@ -29,7 +29,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 SECOND = len("2026-01-01T00:00:00")  # A file of a binlog names only the second in which it begins.
-# A server takes these steps one by one.
+# MySQL changes gtid_mode only by one step at a time.
 GTIDS_ON = (
     "enforce_gtid_consistency = ON",
     "gtid_mode = OFF_PERMISSIVE",
@@ -78,7 +78,7 @@ def execute(server: DatabaseServer, *statements: str) -> None:
 
 
 def catch_up(conf: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    """Runs the command. Returns its exit code, its JSON, and what it says on stderr."""
+    """Runs the command. Returns its exit code, its JSON, and its stderr."""
     done = subprocess.run(
         [sys.executable, "-m", "sluice.console.main", "catch-up", "--json", *arguments],
         env={**os.environ, "SLUICE_CONF": str(conf)},

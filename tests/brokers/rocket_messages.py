@@ -25,7 +25,7 @@ class Read:
 
 
 class RocketMessages:
-    """Runs a Java process, which answers one question at a time."""
+    """Runs a Java program with RocketMQ's client, which answers one request at a time."""
 
     def __init__(self, server: RocketServer) -> None:
         words = (server.servers, server.access_key, server.secret, "sluice")

@@ -75,7 +75,9 @@ def test_broker_messages_are_those_of_canal_byte_by_byte(form: str, rules: Rules
 
 
 def _own_changes_only(body: bytes) -> bytes:
-    """Canal collects the changed columns over the rows of a message, so a later row's `old` also has the changes of earlier rows."""
+    """Returns a message of Canal with only the changes of each row in `old`. Canal also adds the columns that changed in earlier rows of
+    the message.
+    """
     record = json.loads(body)
     if record["type"] == "UPDATE":
         record["old"] = [

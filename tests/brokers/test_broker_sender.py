@@ -37,7 +37,7 @@ class At:
 
 
 class Numbered:
-    """Serves the numbers 0, 1, … `count`, some at a time. `stops`: the error that a get raises. `stops`: raised at a get."""
+    """Serves the numbers below `count`, at most `at_once` at a time. If `stops` is set, `take` raises this error."""
 
     reads_alone = False
 

@@ -353,8 +353,8 @@ def test_an_engine_that_does_not_answer_for_long_is_the_reason(
 def test_a_process_with_earlier_settings_is_replaced_if_it_never_answers(
     silent_host: StartingHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect 1042: after a reload with another token or address, the ticks said for ever that the engines are starting. The ticks kept the
-    process with the earlier settings alive.
+    """Defect 1042: after a reload with another token or address, the ticks kept the process with the earlier settings alive. So they
+    reported forever that the engines were starting.
     """
     lock, wanted = FileLock(tmp_path / "data" / LOCK_FILE), tmp_path / "data" / engine_process.WANTED_FILE
     assert lock.try_acquire()

@@ -1,5 +1,5 @@
-"""Settings of shards that become one table: path and name of the shard, and settings that are refused because they would affect other
-shards.
+"""Tests settings of shards that become one table: its path, the names of the shards, and settings that are refused because they would
+affect other shards.
 """
 
 from __future__ import annotations

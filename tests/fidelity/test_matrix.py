@@ -33,7 +33,7 @@ CASES = [
 COLUMNS_A_TABLE = 60
 IDS_AN_IMAGE = 1000
 IMAGES = {"FULL": 0, "MINIMAL": 1000, "NOBLOB": 2000}  # Row image → the first id of its rows.
-# For documents with values of types that have no literal.
+# JSON values of the matrix contain values of these types. The types have no literal, so the values come from a table.
 TYPED = (
     "CREATE TABLE typed (y year, b bit(9), e enum('one', 'zwö'), s set('p', 'q'))",
     "INSERT INTO typed VALUES (2024, b'100000001', 'zwö', 'p,q')",

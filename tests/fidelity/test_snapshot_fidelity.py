@@ -44,7 +44,9 @@ def read(reader: RowReader, table: TableVersion, folder: Path) -> pa.Table:
 
 
 def differing(found: pa.Table, staged: pa.Table, by_value: set[str]) -> list[tuple[str, Any, Any]]:
-    """Returns (column, value as it was read, value as it was staged) for arrays that differ. Floats are compared by their bytes."""
+    """Returns the column, the values that were read and the values that were staged for each column that differs. Floats are compared by
+    their bytes.
+    """
     fields = [field for field in staged.schema if not field.name.startswith("_sluice_")]
     assert [(field.name, field.type) for field in found.schema] == [(field.name, field.type) for field in fields]
     pairs = [
@@ -69,8 +71,8 @@ def charsets(server: DatabaseServer) -> list[str]:
 
 
 def more_tables(server: DatabaseServer) -> tuple[list[str], list[str]]:
-    """Returns (statements that create tables, statements that fill them): invalid dates, and texts of every charset in every kind of
-    string.
+    """Returns the statements that create more tables, and the statements that fill these tables. They have invalid dates, and strings of
+    every charset in every string type.
     """
     dates = ", ".join(f"d{index} {kind}" for index, kind in enumerate(DATE_TYPES))
     names = charsets(server)
@@ -126,8 +128,8 @@ def test_a_snapshot_reads_every_type_as_the_stream_decodes_it_fidelity(
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_snapshot_reads_short_labels_fidelity(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    """Defect 57: MariaDB sends the number of an ENUM with short labels, and of such a SET, in four bytes. Snapshots expected eight bytes,
-    and read such a table again without end.
+    """Defect 57: MariaDB sends the number of an ENUM or SET with short labels in four bytes. Snapshots expected eight bytes, and read such
+    a table again without end.
     """
     server: DatabaseServer = request.getfixturevalue(name)
     run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")

@@ -26,7 +26,8 @@ KINDS = {
     "g": ("GEOMETRY", "NULL", None),
     "i": ("INT UNSIGNED", "4000000000", 4000000000),
 }
-# All orders of a vector among character and binary columns; the others bring each form of the charset fields and what else is counted.
+# The first layouts are all orders of a VECTOR among character and binary columns. The others contain each form of the charset fields, and
+# other types that these fields count.
 LAYOUTS = tuple(
     dict.fromkeys(
         (

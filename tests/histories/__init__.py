@@ -1,1 +1,1 @@
-"""Histories of failovers, crashes and mistakes, played in one process (benchmarks/histories)."""
+"""Tests histories of failovers, crashes and mistakes, which benchmarks/histories simulates in one process."""

@@ -25,7 +25,7 @@ from tests.waiting import wait_for
 
 
 class Stack:
-    """A conf/ as a process that runs engines uses it."""
+    """Watches a conf/ and keeps its engines running, as an engine process does."""
 
     def __init__(self, captured: Captured) -> None:
         self.captured, self.watch = captured, ConfWatch(captured.conf, "test")
@@ -37,7 +37,7 @@ class Stack:
         (self.captured.conf / "destinations" / f"{name}.yaml").write_text(text)
 
     def look(self) -> None:
-        """Looks twice, because a change of conf/ counts with the second look."""
+        """Checks conf/ twice, because a change of conf/ takes effect only at the second check."""
         for _ in range(2):
             self.watch.look()
             self._keeper.look(self.watch.in_use)
@@ -120,7 +120,7 @@ def test_admin_of_two_new_files_for_the_same_tables_one_is_started(stack: Stack)
 @pytest.mark.servers
 @pytest.mark.found
 def test_admin_a_destination_that_runs_is_started_again_whatever_a_new_file_captures(stack: Stack) -> None:
-    """Test for defect 9: the new destination does not start, also after restarts."""
+    """Test for defect 9: after both destinations are started again, the earlier one runs, and the new one is still refused."""
     stack.look()
     wait_for("shop runs", lambda: stack.state("shop")[0] == "RUNNING")
     stack.put("aaa")

@@ -119,7 +119,9 @@ def test_a_request_that_is_repeated_after_the_engine_died_has_the_same_answer(sh
 @pytest.mark.found
 @pytest.mark.parametrize("stopped", [True, False])
 def test_a_run_whose_engine_stalls_during_its_request_ends_before_it_writes(shop: DagsterStack, stopped: bool) -> None:
-    """Defect 3: the run stopped waiting and merged the batch as it was, and the engine replaced the batch during the merge."""
+    """Defect 3: the engine stalled, and the run stopped waiting and merged the batch as it was. The engine replaced the batch during this
+    merge.
+    """
     before = shop.lake()
     shop.shut("take")
     shop.capture(4)
@@ -183,7 +185,7 @@ def test_an_old_run_executed_again_fails_and_touches_nothing(shop: DagsterStack)
 
 
 def _outlived(shop: DagsterStack) -> int:
-    """Returns the delivery that a run merged whose code server was killed before."""
+    """Kills and replaces the code server while a run waits before its merge. Returns the delivery that this run then merges."""
     shop.shut("before")
     shop.capture(4)
     assert shop.reached("before")
@@ -274,7 +276,7 @@ def test_a_code_server_that_is_requested_to_end_ends_its_run(shop: DagsterStack)
 
 
 def test_code_server_and_run_killed_together_continue(shop: DagsterStack) -> None:
-    """No process is left to report that the run failed. It counts as STARTED until its run lock was seen free for a while."""
+    """No process is left to report that the run failed. The run counts as STARTED until its run lock was seen free for a while."""
     attached(shop)
     shop.shut("after")
     shop.capture(4)

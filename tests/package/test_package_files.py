@@ -1,4 +1,4 @@
-"""Files of the package and of the user, and the extras, in a checkout."""
+"""Tests in a checkout which files of the package and of the user's conf/ are used, and that the extras are defined and installed."""
 
 from __future__ import annotations
 

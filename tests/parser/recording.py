@@ -202,7 +202,7 @@ class Capture:
 
     @contextlib.contextmanager
     def running(self, position: Position | None = None, *, wait: bool = True) -> Iterator[Capture]:
-        """Yields while the parser streams, unless `wait` is False. Stops it at the end."""
+        """Starts the parser, and waits until it streams unless `wait` is False. Stops the parser at the end."""
         self.parser.start(position)
         try:
             if wait:

@@ -90,7 +90,7 @@ class Stored:
 @pytest.mark.scale
 @pytest.mark.found
 def test_a_batch_of_tables_that_share_an_asset_stores_less_than_a_kilobyte_for_each(tmp_path: Path) -> None:
-    """Defect 27: each table and batch left 44 kB in Dagster's storage."""
+    """Defect 27: each batch stored 44 kB in Dagster's storage for each of its tables."""
     stored = Stored(tmp_path, table_assets_max=TABLES - 1)
     stored.merge()
     grown = stored.merge()

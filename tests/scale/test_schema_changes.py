@@ -72,7 +72,9 @@ FOREIGN_KEYS = (
 
 @pytest.mark.scale
 def test_foreign_keys_are_those_of_a_history_that_is_read_again(tmp_path: Path) -> None:
-    """Foreign keys are computed again only after a statement that concerns one of them."""
+    """The history computes foreign keys again only after a statement that concerns one of them. The result must equal that of a history
+    that is read again from its file.
+    """
     config, history = make_destination(tmp_path, 30)
     for number, statement in enumerate(FOREIGN_KEYS, start=1):
         history.apply(statement, "shop", at(100 + number))

@@ -31,7 +31,9 @@ def _silent_replica(server: DatabaseServer) -> pymysql.Connection:
 
 @contextlib.contextmanager
 def waiting_commit(server: DatabaseServer, statement: str) -> Iterator[tuple[Position, Callable[[], None]]]:
-    """Commits a statement. The commit waits. Yields the position after it, and a function that ends the wait."""
+    """Commits a statement in a thread, where the commit waits for a replica. Yields the position after the commit, and a function that
+    ends the wait.
+    """
     with server.connect(autocommit=True) as admin, admin.cursor() as cursor:
         for name, value in MARIADB.items():
             cursor.execute(f"SET GLOBAL {name} = %s", (value,))

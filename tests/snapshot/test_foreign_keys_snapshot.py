@@ -115,7 +115,9 @@ def test_tables_that_wait_for_each_other_continue(count: int) -> None:
 
 @pytest.mark.found
 def test_rows_are_not_published_while_an_epoch_begins_on_the_same_server() -> None:
-    """Defect 87: the cursor was in the old epoch, and its file counted as later than the file that the rows were read up to."""
+    """Defect 87: an epoch began on the same server. The cursor was still in the old epoch, and its file counted as later than the file up
+    to which the rows were read.
+    """
     cursor = Position(epoch=1, file="binlog.000900", offset=4, server_uuid="u")
     begun = wanted("shop.orders", None, 0.0).began(
         cursor, version="v1", key=("id",), columns=(), rows_expected=0, now=1.0

@@ -1,4 +1,4 @@
-"""Tests the records of snapshots in files, and what a person who looks at them may leave there."""
+"""Tests the records of snapshots in files, also if a person has left copies next to them."""
 
 from __future__ import annotations
 

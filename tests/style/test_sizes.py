@@ -14,7 +14,8 @@ from tests.style.test_arrows import module_name, modules
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 ROOM_FILES_MAX = 15
-# After a closing parenthesis, or after the one value that a formatter put into parentheses for the comment's sake.
+# These patterns find comments that follow a closing parenthesis, and comments on a value for which a formatter added parentheses because
+# of the comment.
 HUNG_COMMENTS = (
     re.compile(r"^ *[\])}]+[,:]? +# (?!noqa|type: ignore|fmt).*", re.MULTILINE),
     re.compile(r"^( *)\S.* = \(\n +[^\n#]+  # (?!noqa|type: ignore).*\n\1\)$", re.MULTILINE),

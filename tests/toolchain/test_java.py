@@ -1,4 +1,4 @@
-"""Tests that the Java of JAVA_HOME or PATH is used if it is suitable, and otherwise named with what to do."""
+"""Tests that the Java of JAVA_HOME or PATH is used if it is suitable. Otherwise an error names this Java and says what to do."""
 
 import os
 import subprocess

@@ -69,7 +69,7 @@ def test_kernels_are_compiled_once(room: Room) -> None:
 def test_a_changed_constant_or_function_in_another_file_means_compiling_its_kernels_again(
     room: Room, file: str, text: str
 ) -> None:
-    """numba would not do so, because it only looks at the file of the kernel."""
+    """numba itself would use the old code, because it looks only at the file that contains the kernel."""
     room.compile()
     assert room.compiled == ["scan", "rows"]
     (room.parser / f"{file}.py").write_text(text)

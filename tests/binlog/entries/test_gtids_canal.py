@@ -1,4 +1,4 @@
-"""Tests GTIDs in the headers of entries and in flat messages: the texts of the kernel equal the texts of the GTID sets."""
+"""Tests GTIDs in the headers of entries and in flat messages. The strings that the kernel makes must equal those of the GTID sets."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ Strategy = st.SearchStrategy[Any]
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A declared type, values for it, and the expression with which SELECT must read them if printing would lose digits."""
+    """A declared type and values for it. `select` is the expression by which SELECT reads the column if printing would lose digits."""
 
     declared: str
     values: Strategy

@@ -38,7 +38,9 @@ class Part:
 def shown(
     rules: RowRules, *events: tuple[TableVersion, RowEventKind, Sequence[Row]], present: int | None = None
 ) -> list[tuple[str, int, list[tuple[dict[str, Any], dict[str, Any]]]]]:
-    """Returns (table, event type, (before, after) of each row) of each entry that a client gets. `rules` are for ORDERS."""
+    """Returns the table, the event type and the rows of each entry that a client gets. A row is a pair of the values before and after the
+    change. `rules` apply to ORDERS.
+    """
     made = block([(table, kind, event(kind, images, present=present)) for table, kind, images in events])
     maker = EntryMaker(Display(), lambda _: None, {"shop.orders": ValuePolicy(rules=rules)})
     part = Part(made, np.full(len(events), ROWS, np.int8), np.arange(len(events)))

@@ -189,7 +189,7 @@ def test_a_system_versioned_table_is_not_filtered() -> None:
 
 @pytest.mark.parametrize(("kind", "images"), [(UPDATE, [(1, 10), (1, 11)]), (DELETE, [(1, 10)])])
 def test_images_that_leave_columns_out_stop_a_filtered_table(kind: RowEventKind, images: list[Row]) -> None:
-    """Nobody can know whether such a row was within the condition. Nothing is guessed, whichever column is absent."""
+    """Without all columns, Sluice cannot know whether the row matches the condition. So the table stops, whichever column is absent."""
     with pytest.raises(TableStoppedError, match=r"binlog_row_image=FULL") as stopped:
         decoded(LARGE, (kind, images), present=0b011)
     assert stopped.value.state == "IMAGE_NOT_FULL"

@@ -1,5 +1,5 @@
-"""Tests that the registry in memory keeps the promises of a real one, and that the sender waits for a registry that is away or refuses a
-schema.
+"""Tests that the registry in memory fulfills the contract of a registry, and that the sender waits for a registry that is away or refuses
+a schema.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TestMemoryRegistry(RegistryContract):
 
 
 class OneBatch:
-    """Implements `ConsumerTaken` with one batch, the recording, which it returns until the batch is acked. Implements `ConsumerTaken`."""
+    """Implements `ConsumerTaken` with one recorded batch, which `get` returns until the batch is acked."""
 
     def __init__(self) -> None:
         self.undelivered, self.acked = "", False

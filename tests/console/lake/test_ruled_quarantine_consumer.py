@@ -1,4 +1,4 @@
-"""Values that were quarantined before conf/ masked their table, or made it a shard, are not put back as they were."""
+"""Tests that a replay does not put back a quarantined value if conf/ now masks the table or makes it a shard."""
 
 from __future__ import annotations
 

@@ -50,8 +50,8 @@ def first_half(database: str) -> list[str]:
 
 
 def second_half(server: DatabaseServer, database: str) -> list[str]:
-    """Returns the second half of the rows. CREATE TABLE … SELECT is one transaction or two, depending on the server. 5.7 with GTIDs refuses
-    it.
+    """Returns the second half of the statements. CREATE TABLE … SELECT is one transaction or two, depending on the server. MySQL 5.7 with
+    GTIDs refuses it, so it is left out there.
     """
     selects = (
         [] if "mysql-5" in server.version else ["CREATE TABLE made (PRIMARY KEY (id)) SELECT id, note FROM orders"]
@@ -132,7 +132,7 @@ def test_a_transaction_without_gtid_has_one_order_key_identity(
 def test_a_million_rows_in_one_xa_transaction_have_its_position_identity(
     mysql80: DatabaseServer, tmp_path: Path
 ) -> None:
-    """The XA COMMIT of the transaction has only about 40 bytes in the file."""
+    """The rows have the order key of the XA COMMIT, although the XA COMMIT has only about 40 bytes in the file."""
     pipeline = pipeline_with(mysql80, tmp_path, "million", "CREATE TABLE many (n INT PRIMARY KEY) ENGINE=InnoDB", LOG)
     xa(mysql80, "million", "vast", f"INSERT INTO many {numbers(6)}")
     run(mysql80, "USE million", "INSERT INTO log VALUES (1, 'between')", "XA COMMIT 'vast'")

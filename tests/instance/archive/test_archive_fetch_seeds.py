@@ -152,7 +152,9 @@ class NoConnection:
 def test_a_consumer_that_ends_ends_the_command_that_gets_what_it_must_read_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A consumer behind the purged files reads their statements before its stream begins."""
+    """If a consumer's position is in purged files, Sluice fetches these files and reads their statements before the consumer's stream
+    begins.
+    """
     noted, ended = tmp_path / "pid", threading.Event()
     found = archive(tmp_path / "archive", *python(CHILD, str(noted), "{file}", "{path}"))
     begin = Position(epoch=1, file="binlog.000002", offset=4, server_uuid=MYSQL.server_uuid, gtid_set="")

@@ -111,7 +111,9 @@ def test_consumer_refuses_what_sluice_did_not_write(text: str) -> None:
 
 
 def test_consumer_refuses_a_record_with_other_fields_and_reads_one_from_before_the_offset_was_added() -> None:
-    """An earlier version of Sluice does not know the fields of a later one."""
+    """A later version of Sluice may write fields that this version does not know. An earlier version wrote no offset (`last`), and its
+    records stay valid.
+    """
     record = stream_record(stream_at(events=3), COUNTING)
     others: list[dict[str, Any]] = [
         {"position": {**record["position"], "later": 1}},

@@ -1,5 +1,5 @@
-"""Tests the position from which a consumer's own stream uses the schemas of the main stream: the earlier of two positions, on one server or
-two.
+"""Tests the position from which a consumer's own stream uses the schemas of the main stream. It is the earlier one of two positions, which
+are on one server or on two.
 """
 
 from __future__ import annotations

@@ -26,7 +26,9 @@ def started() -> Engine | None:
 
 
 def refusal() -> str:
-    """Returns why there is no engine, once the reason is known."""
+    """Returns the message with which the start is refused because of the lease. Returns "" if the start is not refused, or not decided
+    yet.
+    """
     try:
         launcher.get_or_start("shop")
     except EngineStartingError:

@@ -1,4 +1,4 @@
-"""Finds the statements of an interval that concern a table, and the schema by which its rows are decoded."""
+"""Tests which statements of an interval concern a table, and by which schema the rows of the interval are decoded."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ def test_a_statement_that_may_change_rows_or_columns_is_written_down_backfill(st
 
 
 def test_an_unknown_setting_of_the_dumps_server_refuses_more_tables(tmp_path: Path) -> None:
-    """The dump may be from a server that folds names, or from one in MIXED format. Then no row from before an ALTER is decoded, and no row
-    of a table that a trigger may write.
+    """The dump does not say whether its server folds names or uses binlog_format MIXED, so both are assumed. Rows from before an ALTER,
+    and rows that a trigger may have written, are refused.
     """
     dump = tmp_path / "dump.sql"
     dump.write_text("USE `shop`;\nCREATE TABLE `orders` (`id` int);\nCREATE TABLE `items` (`id` int);\n")

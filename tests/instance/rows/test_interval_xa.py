@@ -31,7 +31,7 @@ CONFIG = DestinationConfig(name="shop", source=SourceConfig(user="root"))
 
 
 class Files:
-    """A binlog with an XA PREPARE, a transaction, and the XA COMMIT. `to` limits how much of it exists."""
+    """A binlog with an XA PREPARE, a transaction, and the XA COMMIT. The binlog ends at the offset `to`, which tests change."""
 
     def __init__(self) -> None:
         make = EventFactory()
@@ -46,7 +46,7 @@ class Files:
         self.bytes_read, self.logs = 0, ()
 
     def bound(self, epoch: int) -> None:
-        """Returns None: the interval ends at the end of the files."""
+        """Returns None, because the interval ends at the end of the files."""
 
     def reach(self, is_enough: Any) -> None:
         pass
@@ -65,8 +65,8 @@ def at(offset: int) -> Position:
 
 @pytest.fixture
 def reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Files, int, dict[int, int]], BackfillReading]:
-    """Returns a function that makes the reading of an interval. The last argument maps the seconds by which the interval begins earlier to
-    the offset of the commit time.
+    """Returns a function that makes the reading of an interval from the offset `begin`. `earlier` maps a number of seconds before the
+    requested time to the offset that a search for this time finds.
     """
 
     def make(files: Files, begin: int, earlier: dict[int, int]) -> BackfillReading:
@@ -133,7 +133,9 @@ def test_an_interval_that_begins_before_the_requested_time_is_read_from_before_i
 def test_an_xa_transaction_that_is_prepared_when_the_first_reading_ends_is_committed_in_the_second(
     reading: Callable[[Files, int, dict[int, int]], BackfillReading],
 ) -> None:
-    """Defect 1061: under the run lock, a backfill or repair reads on. It failed if an XA transaction was prepared in the first part."""
+    """Defect 1061: a backfill or repair reads further under the run lock. This second reading failed if an XA transaction was prepared in
+    the first reading.
+    """
     files = Files()
     made = reading(files, START.offset, {})
     files.to = files.between

@@ -1,4 +1,6 @@
-"""Runs in process: the real job on a real (ephemeral) Dagster instance, on fakes of the engine's files and of the merge."""
+"""Tests runs of the real job in the process of the test, on a real (ephemeral) Dagster instance. Fakes replace the engine's files and the
+merge.
+"""
 
 from __future__ import annotations
 

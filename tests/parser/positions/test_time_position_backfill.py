@@ -1,4 +1,6 @@
-"""Tests the search for the binlog position of a time: which file is read next, which file contains it, and when it is purged."""
+"""Tests the search for the binlog position of a time: which file is read next, which file contains the time, and whether that file was
+purged.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ CREATED = {"b.000003": 100, "b.000004": 200, "b.000005": 300}
         (250, CREATED, False, Within(file="b.000004")),
         (301, CREATED, False, Within(file="b.000005")),
         (10_000, CREATED, False, Within(file="b.000005")),
-        # A transaction that committed then may be before the beginning of the file.
+        # File times are whole seconds, so a transaction of this time may be in the file before.
         (300.5, CREATED, False, Within(file="b.000004")),
         (101, CREATED, False, Within(file="b.000003")),
         (100.5, CREATED, False, Gone(requested_us=100_500_000, file="b.000003", earliest_us=101 * SECOND_US)),

@@ -39,7 +39,7 @@ ROWS = range(3)
 
 
 class Feature:
-    """A destination whose account may do what the page says. An engine has read `ROWS`, and has ended."""
+    """A destination whose account has exactly the privileges that the page names. An engine has read `ROWS`, and has ended."""
 
     def __init__(self, captured: Captured, user: str) -> None:
         self.captured, self.user = captured, user

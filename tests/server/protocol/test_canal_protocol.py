@@ -163,7 +163,7 @@ def test_a_get_waits_as_long_as_it_says() -> None:
 @pytest.mark.found
 @pytest.mark.parametrize("unit", [-1, 7])
 def test_a_get_whose_unit_is_not_known_waits_milliseconds_as_in_canal(unit: int) -> None:
-    """Defect 1069: canal-python sends the unit -1 if a program gives a get a time-out only, and the connection was ended."""
+    """Defect 1069: if a program gives `get` only a time-out, canal-python sends the unit -1. The server then ended the connection."""
     example = Example()
     example.subscribe(1001, "")
     fields = SUBSCRIPTION[4:] + number_field(3, 1) + number_field(4, 1500) + number_field(5, unit)

@@ -160,7 +160,7 @@ def test_maintenance_that_is_killed_anywhere_leaves_tables_right_and_is_done_aga
                 pipeline.change(f"INSERT INTO {other} VALUES ({number}, '')")
                 pipeline.merge(engine)
             (gates / point).touch()
-            # Each call is the next attempt of the one that was killed before.
+            # Each command repeats the work of the command that was killed before it.
             killed_at(gates / point, command, environment)
             number += 1
             pipeline.captured.insert([number])

@@ -1,6 +1,6 @@
 """Tests how a merge applies every kind of change. The results are read without Spark.
 
-All tables of a story are merged in the same two batches, because Spark's cost depends on the number of batches. Each test then looks at one
+All tables are merged in the same two batches (`Story`), because Spark's cost depends on the number of batches. Each test then checks one
 table.
 """
 
@@ -225,7 +225,9 @@ def test_a_truncate_ends_the_rows_before_it_and_not_those_after(story: Story) ->
 @pytest.mark.found
 @pytest.mark.parametrize("name", ["shop.without_rows", "shop.soft_without_rows"])
 def test_a_truncate_of_an_empty_table_changes_nothing(story: Story, name: str) -> None:
-    """Defect 36: Spark commits nothing for it, and the run reported a lost commit at each attempt, so the destination stood still."""
+    """Defect 36: Spark commits nothing for a TRUNCATE of an empty table. The run reported a lost commit at each attempt, so the
+    destination stood still.
+    """
     assert story.rows(name, "id", "name") == [(7, "new")]
 
 
@@ -263,7 +265,7 @@ def test_text_keys_with_quotes_are_met_by_their_bounds(story: Story) -> None:
 
 @pytest.mark.found
 def test_keys_and_names_that_look_like_variables_of_spark_are_themselves(story: Story) -> None:
-    """Before, Spark silently replaced `${...}` in a key's bounds, so an update became a second row and a delete had no effect."""
+    """Spark silently replaced `${...}` in the bounds of a key, so an update became a second row and a delete had no effect."""
     assert story.rows("shop.variables", "code", "n") == [("z${no}", 3)]
 
 

@@ -175,7 +175,7 @@ def test_the_lake_equals_the_replay_of_full_rows_fidelity(
 ) -> None:
     events: list[Change] = []
     models = [Model(number, events) for number in range(len(histories))]
-    # The histories take turns, so that few segments end for all of them.
+    # The steps of all histories alternate, because the end of a segment concerns all histories. So there are few segments.
     for steps in itertools.zip_longest(*histories):
         for model, step in zip(models, steps, strict=True):
             if step is not None:
@@ -205,8 +205,8 @@ WIDE = dataclasses.replace(
 
 
 def test_the_bits_of_a_wide_table_and_rows_the_lake_does_not_have_fidelity(lakes: Lakes) -> None:
-    """Each merge costs seconds, so one story has all cases: two groups of bits, deletes with only the key, and rows that cannot be
-    completed.
+    """Each merge costs seconds, so one test has all cases: two groups of bits, deletes with only the key, and changes of rows that the
+    lake does not have.
     """
     whole = {f"c{index}": index for index in range(70)}
     given_block = block(

@@ -1,4 +1,4 @@
-"""Tests what a shard says if conf/ has other partitions than the common Delta table. No Spark is needed."""
+"""Tests the advice for a shard if conf/ has other partitions than the common Delta table. No Spark is needed."""
 
 from __future__ import annotations
 

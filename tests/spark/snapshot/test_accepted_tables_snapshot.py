@@ -40,7 +40,9 @@ class Crash(BaseException):
 
 
 class Restored(Shop):
-    """Tables of each kind, whose runs the test makes; tables that runs refuse stop as a tick stops them. `numbers` is never touched."""
+    """A destination with tables of several kinds. The test merges the batches itself, and stops tables that a merge refuses, as a tick
+    does. Nobody restores or removes the table `numbers`.
+    """
 
     tables: tuple[str, ...] = ()
 
@@ -59,8 +61,8 @@ class Restored(Shop):
         self.say(excluded, **{name: options for name, options in said.items() if name in tables})
 
     def write(self, first: int, *names: str) -> None:
-        """Writes two rows, an UPDATE and, if there is an earlier row, a DELETE into each table (or into the given ones), and a row into
-        `numbers`.
+        """Inserts two rows into each table, updates rows, and deletes an earlier row if there is one. `names` limits the tables. Also
+        inserts a row into `numbers`.
         """
         self.captured.insert([next(NUMBERS)])
         for each in names or self.tables:
@@ -175,8 +177,8 @@ def test_the_advice_for_a_restored_table_leads_to_an_equal_lake(shop: Restored) 
 
 @pytest.mark.found
 def test_a_restored_table_is_put_right_or_accepted_before_it_stops_or_as_it_is(shop: Restored) -> None:
-    """Test for defect 13, for other tables: one that is restored back, one that has not stopped yet, and one that is accepted without its
-    rows.
+    """Test for defect 13: one table is restored to its newest version again, one is accepted before it stops, and one is accepted without
+    its missing rows.
     """
     shop.begin("calm", "kept", "back")
     base = shop.captured.database
@@ -245,7 +247,7 @@ CRASHES = {
 def test_the_advice_works_again_after_a_crash_of_accept(
     shop: Restored, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """Test for defect 13: after a crash of `lake accept`, no table continues although rows are missing."""
+    """Test for defect 13: after a crash of `lake accept`, no table continues while rows are missing."""
 
     def crash(*_: object, **__: object) -> None:
         raise Crash

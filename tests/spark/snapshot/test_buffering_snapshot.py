@@ -1,4 +1,4 @@
-"""Tests what a batch buffers of foreign keys for tables that a snapshot reads, and in which order it is written."""
+"""Tests which changes by foreign keys a batch buffers for tables that a snapshot reads, and in which order the batch writes them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_played_over_rows_that_are_read_has_them_read_again(
 
 @dataclasses.dataclass
 class Batches:
-    """Batches of the child whose rows are read; each loses a parent row in its first transaction."""
+    """Makes batches of a child table whose rows a snapshot reads. In each batch, the first transaction deletes a parent row."""
 
     folder: Path
 
@@ -275,7 +275,9 @@ def test_a_table_that_was_refused_when_changes_were_derived_and_is_buffered_now_
 def test_an_exception_that_concerns_only_a_buffered_table_is_its_own_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect 15: the batch was repeated forever, and no message contained the cause."""
+    """Defect 15: an unexpected exception concerned only a buffered table. The batch was repeated forever, and no message contained the
+    cause.
+    """
 
     def raising(*_: object) -> None:
         raise KeyError("the cause")

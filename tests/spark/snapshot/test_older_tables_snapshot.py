@@ -39,8 +39,8 @@ def require_older_until_published(shop: Shop, made: list[str], change: list[str]
 def test_tables_of_an_exchanged_partition_and_of_server_made_timestamps_are_older_until_they_are_published(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Defect 32: a table that was re-read after EXCHANGE PARTITION, or for TIMESTAMPs that the server made, counted as acked and not as
-    stopped.
+    """Defect 32: a table that was read again after EXCHANGE PARTITION, or because of TIMESTAMPs that the server set, counted as acked and
+    not as stopped.
     """
     shop = Shop(tmp_path, mysql80, spark_server)
     base = shop.captured.database

@@ -1,4 +1,4 @@
-"""Options of Azure as deltalake names them: what pyarrow and DuckDB get, and what is a secret."""
+"""Tests options of Azure with the names that deltalake uses: what pyarrow and DuckDB get, and which options are secret."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_google_fault_a_task_that_outlives_its_killed_run_changes_nothing_twice(
 
 
 class TokenServer:
-    """Answers requests for tokens as Google does. `asked`: how many it has answered."""
+    """Answers requests for tokens as Google does. `requested` is the number of these requests."""
 
     def __init__(self) -> None:
         self.requested = 0
@@ -143,7 +143,7 @@ class TokenServer:
 
 
 def account_key(tokens: str, address: str) -> dict[str, str]:
-    """Returns the key of an account whose tokens are at one URL and whose store is at another one."""
+    """Returns the key of a service account. `tokens` is the URL that answers requests for tokens, and `address` is the URL of the store."""
     private = rsa.generate_private_key(public_exponent=65537, key_size=2048).private_bytes(
         Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()
     )

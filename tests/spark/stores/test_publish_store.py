@@ -1,5 +1,5 @@
-"""Tests a new table in a store that consists of the files that its snapshot uploaded: it is made in one commit, and is whole or absent,
-whichever process is killed.
+"""Tests a new table in a store that consists of the files that its snapshot uploaded. One commit makes the table, so it is whole or
+absent, whichever process is killed.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def clear(table: StoreFolder) -> bool:
 
 
 def before_the_commit(patch: pytest.MonkeyPatch, act: Callable[[StoreFolder], object]) -> None:
-    """Calls `act` once after the fence has been checked, while the commit is under way."""
+    """Calls `act` once between the check of the fence and the commit."""
     put_new = StoreFolder.put_new
 
     def late(table: StoreFolder, name: str, content: bytes) -> bool:

@@ -32,7 +32,9 @@ KEY = 77
 
 @dataclasses.dataclass
 class Change:
-    """A statement: the new name of each column (None if it is dropped), and the added columns."""
+    """A statement that alters a table. `before` and `after` map each column to its type. `kept` contains the old columns that the table
+    keeps.
+    """
 
     before: dict[str, str]
     after: dict[str, str]
@@ -115,7 +117,7 @@ class Played:
 @settings(deadline=None)
 @given(changes(), st.sets(st.sampled_from(NAMES)))
 def test_ddl_every_column_has_the_values_it_is_to_have(change: Change, left: set[str]) -> None:
-    """`left`: columns that the source dropped before, and that the table kept."""
+    """`left` contains columns that the source dropped earlier and that the table kept."""
     left -= set(change.before)
     table = Played({name: (type_name, name) for name, type_name in change.before.items()})
     table.columns |= {name: ("string", f"{name} of before") for name in left}
@@ -139,7 +141,7 @@ def test_ddl_every_column_has_the_values_it_is_to_have(change: Change, left: set
 
 
 def test_ddl_a_plan_that_is_behind_the_table_has_no_steps() -> None:
-    """The statement arrives again, under another order key, if the ledger was created again."""
+    """If the ledger was created again, the statement arrives again under another order key, although the table already has its result."""
     segment = SchemaSegment(
         order_key=KEY,
         commit_time_us=0,

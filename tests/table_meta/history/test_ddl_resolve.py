@@ -210,7 +210,7 @@ def stop_of(table: str, state: str, order_key: int, reason: str = "why") -> Stop
 def test_ddl_an_answer_is_found_after_the_reason_of_its_stop_was_reworded(
     stopped: tuple[TableHistory, TableChange], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect 62: the answer was stored under the text of the stop's reason. After an upgrade with other words, the table stopped again."""
+    """Defect 62: the answer was stored under the reason of the stop. An upgrade worded the reason differently, and the table stopped."""
     _, stop = stopped
     meta = FileLedger(directory := shop_directory(tmp_path))
     known = stop_of("orders", stop.state, stop.order_key, stop.reason)

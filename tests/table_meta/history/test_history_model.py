@@ -51,7 +51,7 @@ class HistoryMachine(RuleBasedStateMachine):
         return TableHistory(self.folder / "schema.jsonl", lambda database, _: database == "d")
 
     def written(self, statement: str, change: Schemas, gap: int) -> None:
-        """Lets the source write a statement. It is read when the history has read everything before it."""
+        """Lets the source write a statement. The history first reads all earlier statements, and then this one."""
         offset, schemas = (
             (self.stream[-1][0], self.stream[-1][2]) if self.stream else (START, dict.fromkeys(TABLES, ()))
         )

@@ -1,4 +1,4 @@
-"""The list of the captured tables: what readers find after writes, crashes in a write, takeovers and restored files."""
+"""Tests the list of the captured tables: what readers find after writes, crashes during a write, takeovers, and restored files."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ every_shared_kind = pytest.mark.parametrize("location", ["sqlite", *SERVERS], in
 
 
 def in_a_new_process(location: LedgerLocation | Path) -> tuple[TableVersion, ...]:
-    """Returns the tables that a process finds that has read nothing yet."""
+    """Returns the tables that a new process finds. Forgets what this process has read before."""
     reading._read.clear()
     return read_tables(location)
 
@@ -75,7 +75,7 @@ class Interrupted(Exception):  # noqa: N818  a process that ends
 
 
 def interrupt_at(patch: pytest.MonkeyPatch, name: str) -> None:
-    """Ends the process where it is about to write the file `name`."""
+    """Makes the process end immediately before it writes the file `name`."""
     write = durable_files.write_file
 
     def written(path: Path, content: bytes) -> None:
@@ -244,7 +244,7 @@ def test_a_takeover_completes_what_a_late_writer_left(
 def test_a_late_removal_leaves_a_record_that_a_later_engine_wrote(
     location: LedgerLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first engine stands still before it removes the record of a dropped table. The second one creates the table again."""
+    """The first engine is suspended before it removes the record of a dropped table. Meanwhile a second engine creates the table again."""
     first, second = TableListWriter(location, token=1), TableListWriter(location, token=2)
     first.write([ORDERS, ITEMS])
     store, write = list_store(location), type(list_store(location)).write_all

@@ -1,7 +1,7 @@
-"""Tests any interleaving of writes, arrivals, clocks, gets, acks, rollbacks, and kills of the group and of its members' engines: one order,
-and each row once.
+"""Tests that a consumer gets each row once and in one order, whatever the members and the group do. Hypothesis mixes writes, arrivals,
+clocks, gets, acks, rollbacks, restarts and kills.
 
-The rule, windows, streams and ledger are real. Sources of numbered events replace the servers.
+The rule of the order, the windows, streams and ledger are real. Sources of numbered events replace the servers.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class OneConsumerOfSeveralSources(RuleBasedStateMachine):
 
     @rule(kept=st.booleans())
     def group_is_killed(self, kept: bool) -> None:
-        """Acks up to the stored cursors stay. Rows that were acked after them are delivered again."""
+        """Kills the group. Acks up to the stored cursors stay. Rows that were acked after these cursors are delivered again. If `kept` is
+        True, the group stores its cursors before the kill.
+        """
         if kept:
             self.group.consumers.keep()
         record = self.group.meta.ledger.group_consumer(CLIENT)

@@ -224,7 +224,9 @@ def test_group_the_cursors_of_a_consumer_are_kept_for_all_members_or_none() -> N
 
 
 def test_group_a_consumer_is_not_delayed_by_a_time_that_its_source_does_not_know() -> None:
-    """SET timestamp of MariaDB and MySQL 5.7: a transaction with a time of next year would make all others wait for a year."""
+    """On MariaDB and MySQL 5.7, SET timestamp changes the time of a transaction. A transaction of next year must not delay all others for
+    a year.
+    """
     group = group_of("east", "west")
     east, west = group.fakes["east"], group.fakes["west"]
     east.write(1, now_us=10 * FUTURE_US_MAX)

@@ -1,4 +1,6 @@
-"""Tests one consumer of two real servers by Canal's protocol: one order while engines are killed, a server is away, and conf/ changes."""
+"""Tests one consumer of two real servers over Canal's protocol. The rows stay in one order while engines are killed, a server is away, and
+conf/ changes.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ class Installation:
         return found
 
     def kept(self, ends: dict[str, tuple[str, int]]) -> bool:
-        """Returns whether the ledger's cursor is past these ends."""
+        """Returns whether the ledger's cursor has reached the end of every server in `ends`."""
         (consumer,) = read_ledger(self.root / "data" / "engine" / "all").group_consumers
         reached = {name: (position.file, position.offset) for name, position in consumer.cursor.members}
         return all(reached[name] >= end for name, end in ends.items())
@@ -172,7 +174,9 @@ def _servers(batch: Any) -> list[int]:
 
 
 def _one_member_is_away(installation: Installation, client: CanalClient) -> None:
-    """Changes that are newer than what the member may still deliver wait. `status` says for whom."""
+    """Kills the server of one member. Newer changes of the other member wait for this server, and `status` names the member for which the
+    group waits.
+    """
     installation.servers["west"].kill()
     installation.write("east")
     assert not client.get(wait_seconds=1.5)
@@ -193,7 +197,9 @@ def _problems(installation: Installation) -> list[str]:
 
 
 def _its_file_goes_and_comes_back(installation: Installation) -> None:
-    """The cursor stays, in one record for both members."""
+    """Removes the file of the group, and writes it again. The ledger keeps the cursors of both members in one record, so the consumer
+    continues.
+    """
     installation.group_file.unlink()
 
     def gone() -> bool:
