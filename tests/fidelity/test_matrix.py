@@ -74,7 +74,7 @@ def updates(table: str, kinds: tuple[Kind, ...], first: int) -> Iterator[str]:
 
 
 def deletes(table: str, _kinds: tuple[Kind, ...], first: int) -> Iterator[str]:
-    yield f"DELETE FROM {table} WHERE id BETWEEN {first} AND {first + IDS_AN_IMAGE}"
+    yield f"DELETE FROM {table} WHERE id BETWEEN {first} AND {first + IDS_AN_IMAGE - 1}"
 
 
 def selected(server: DatabaseServer, table: str, kinds: tuple[Kind, ...]) -> Rows:

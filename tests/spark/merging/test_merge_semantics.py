@@ -263,7 +263,6 @@ def test_text_keys_with_quotes_are_met_by_their_bounds(story: Story) -> None:
     assert story.rows("shop.codes", "code", "CAST(n AS varchar)") == [("it's", "0")]
 
 
-@pytest.mark.found
 def test_keys_and_names_that_look_like_variables_of_spark_are_themselves(story: Story) -> None:
     """Spark silently replaced `${...}` in the bounds of a key, so an update became a second row and a delete had no effect."""
     assert story.rows("shop.variables", "code", "n") == [("z${no}", 3)]

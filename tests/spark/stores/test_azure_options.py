@@ -70,6 +70,7 @@ def test_azure_options_by_any_of_their_names_reach_pyarrow(
     assert not arguments or str(arguments) not in repr(location)
 
 
+@pytest.mark.found
 def test_azure_pyarrow_accepts_the_options_of_a_workload_identity() -> None:
     """Defect 60: pyarrow refused the tenant of a workload identity, so the engine could not stage batches."""
     options = {"azure_client_id": "i", "azure_tenant_id": "t", "azure_federated_token_file": "/run/token"}
@@ -246,6 +247,7 @@ def test_azure_options_become_settings_of_spark_and_secrets_become_environment(
     assert spark_environment("azure", options) == environment
 
 
+@pytest.mark.found
 @pytest.mark.parametrize(
     ("options", "url"),
     [
