@@ -41,7 +41,7 @@ class MemoryLedger(StoredLedger):
 
 
 def at(index: int, *, file: int = 1, epoch: int = 1) -> Position:
-    """Returns the position that is `place` units after the file's beginning."""
+    """Returns the position that is `index` times UNIT bytes after the beginning of the file."""
     return Position(
         epoch=epoch, file=f"mysql-bin.{file:06d}", offset=index * UNIT, gtid_set="", server_uuid="u", time_us=index
     )

@@ -15,7 +15,7 @@ import pytest
 
 from sluice.console.quality import QUICK_VARIABLE
 
-# mark → the functions that start what it stands for
+# For each mark, the functions that start the programs that the mark names.
 STARTS = {
     "servers": (
         "benchmarks.servers.azurite.server.AzuriteServer.start",
@@ -32,7 +32,7 @@ STARTS = {
     "browser": ("playwright.sync_api.BrowserType.launch",),
 }
 
-# fixture → the mark that a test with this fixture needs
+# For each fixture, the mark that a test with this fixture needs.
 FIXTURES = {
     **dict.fromkeys(
         ("mysql80", "mysql9", "mysql57", "mariadb114", "mariadb1011", "s3_store", "azurite", "fake_gcs"), "servers"
@@ -60,7 +60,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextlib.contextmanager
 def refuse_starts() -> Iterator[None]:
-    """Makes every start of a server, Spark or a browser fail with the mark to add."""
+    """Makes every start of a server, Spark or a browser fail. The message names the mark that the test needs."""
     with pytest.MonkeyPatch.context() as patch:
         for mark, starts in STARTS.items():
             for start in starts:

@@ -59,7 +59,7 @@ class Lake:
         self.tables: dict[str, Table] = {}
         self.violations: list[str] = []
         self._made = 0
-        # By (path, id): the number of the newest change of that row that the lake ever had.
+        # For each (path, id), the number of the newest change of that row that the lake ever had.
         self._newest: dict[tuple[str, int], int] = {}
 
     def create(self, path: str, version: Version) -> None:

@@ -31,7 +31,7 @@ DAEMON_MEMORY, EXECUTOR_MEMORY = "192m", "1g"
 class SparkCluster:
     """A master, and `workers` workers with one core each, on 127.0.0.1. `environment` has variables for the workers and their executors,
     for example credentials. `cores` names the core of the machine for each worker and its executor. If `cores` is empty, workers and
-    executors may use any core. empty, they may use any core.
+    executors may use any core.
     """
 
     def __init__(

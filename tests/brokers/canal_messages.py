@@ -14,7 +14,7 @@ PROGRAM = Path(__file__).with_name("CanalMessages.java")
 
 
 class CanalMessages:
-    """Runs a Java process, which answers one question at a time."""
+    """Runs Canal's code in a Java process, which answers one request at a time."""
 
     def __init__(self) -> None:
         command = [*java_command("canal-client", "canal-server"), "-Xmx256m", "-XX:TieredStopAtLevel=1", str(PROGRAM)]

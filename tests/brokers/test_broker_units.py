@@ -1,4 +1,6 @@
-"""Tests the partitions of rows whose images leave columns out. Unchanged values are in the before image, and nothing is guessed."""
+"""Tests the partitions of rows whose images leave columns out. Unchanged values are taken from the before image. If no image has a value,
+the consumer stops instead of guessing the partition.
+"""
 
 from __future__ import annotations
 

@@ -167,7 +167,9 @@ def test_consistent_snapshot_has_a_table_that_was_published_again_if_it_has_that
 def test_consistent_snapshot_has_no_table_at_an_earlier_version_after_it_was_amended(
     shop: Shop, stopped: tuple[str, ...]
 ) -> None:
-    """A run adds a published table to the newest consistent snapshot, but only seconds later. A batch may have been merged in between."""
+    """A run adds a published table to the newest consistent snapshot some seconds after the publication. If a batch was merged in between,
+    the older version of the table must not replace the newer one.
+    """
     published = shop.paths["shop.items"], shop.records["shop.items"]
     shop.merge("shop.items", 7)
     assert shop.publish(batch(200), *stopped)

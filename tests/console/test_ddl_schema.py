@@ -37,8 +37,8 @@ HELD = PendingChange(
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Returns the directory of a destination with three tables: one in DDL_HELD, one that stopped for another reason,
-    and one that flows.
+    """Returns the directory of a destination with three tables: one in DDL_HELD, one that stopped for another reason, and one that
+    continues.
     """
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     (tmp_path / "conf" / "destinations").mkdir(parents=True)

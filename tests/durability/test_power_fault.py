@@ -287,7 +287,9 @@ def test_fault_a_first_commit_syncs_the_folders_above_its_table(
 def test_fault_the_name_of_a_table_that_is_made_again_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect 54: the file system may give a table that was removed and made again the same inode. Its name was then not synced."""
+    """Defect 54: a table that was removed and created again could have the same inode. Then its name was not synced, and a loss of power
+    could remove the table.
+    """
     lake, synced = tmp_path / "lake", list[Path]()
     deltalake.write_deltalake(lake / "orders", pa.table({"id": [1]}))
     monkeypatch.setattr(durable_lake, "sync", synced.append)

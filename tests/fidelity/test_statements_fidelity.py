@@ -1,5 +1,5 @@
-"""Tests what surrounds the rows, from real servers to staged files: sessions in other formats than ROW, outer joins, tables of other
-engines.
+"""Tests special statements and tables, from real servers to staged files: sessions in other formats than ROW, outer joins, temporary
+tables, sequences, and tables of other engines.
 """
 
 from __future__ import annotations

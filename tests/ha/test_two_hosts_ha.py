@@ -37,8 +37,8 @@ pytestmark = pytest.mark.servers
 
 
 class Hosts:
-    """The hosts of one destination. Each has a folder, and a conf/ that names the same ledger. `staging`: lines of conf/ with the location
-    of batches.
+    """The hosts of one destination. Each host has its own folder and a conf/ that names the shared ledger. `staging` has the lines of conf/
+    that set the location of staged batches.
     """
 
     def __init__(self, root: Path, captured: Captured, staging: str) -> None:
@@ -68,7 +68,7 @@ def hosts(mysql80: DatabaseServer, s3_store: S3Server, tmp_path: Path, monkeypat
 
 @pytest.fixture
 def apart(mysql80: DatabaseServer, tmp_path: Path) -> Hosts:
-    """Sets up hosts without a store. Files in a folder are only for the host of this folder."""
+    """Sets up hosts without an object store. No host can read the files in the folder of another host."""
     return Hosts(tmp_path, Captured(tmp_path / "source", mysql80), "")
 
 

@@ -1,4 +1,4 @@
-"""Tests handlers of a distribution that is installed as pip does it. An error about a handler has its name."""
+"""Tests handlers of an installed distribution, whose files are as pip installs them. An error names the handler that causes it."""
 
 from __future__ import annotations
 

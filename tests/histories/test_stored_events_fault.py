@@ -1,4 +1,6 @@
-"""Histories of destinations whose store is in files: the promise holds, and what the source purged after it was read is not lost."""
+"""Tests histories of destinations whose store is in files. Every guarantee is kept, and changes that the source purged after the engine had
+read them are not lost.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from benchmarks.histories.judging.bench import Stage
 from benchmarks.histories.steps import History, Scenario, Step, generate
 
 SEEDS = 40
-# Everything is merged. Two transactions follow, each in its own binlog file. They are read and not handed out.
+# The first transaction is merged. Two transactions follow, each in its own binlog file. The engine reads them, but does not hand them out.
 READ = (
     Step("commit", deeds=(("put", 1), ("put", 2))),
     Step("flow"),
@@ -26,7 +28,7 @@ KILLED = (Step("die"), Step("purge"), Step("flow"))
 def test_fault_a_killed_engine_continues_from_its_stored_events_where_the_source_purged_them(
     stage: Stage, gtids: bool
 ) -> None:
-    """The same history with the store in memory loses its position, and reports that."""
+    """With the store in files, no change is lost. With the store in memory, the same history reports POSITION_LOST."""
     found = {
         kind: stage.play(History(Scenario(gtids=gtids, store=kind), (*READ, *KILLED))) for kind in ("memory", "file")
     }

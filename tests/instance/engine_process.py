@@ -56,7 +56,7 @@ def peak_bytes() -> int:
 
 
 def require_well(engine: Engine) -> None:
-    """Ends the process when what it waits for will not come."""
+    """Ends this process with an error if a table stopped, or if the engine is in a state in which no more batches arrive."""
     status = engine.status()
     if status.stopped_tables or status.state not in {"RUNNING", "STARTING", "RECONNECTING"}:
         sys.exit(f"{status.state}: {status.reason} {status.stopped_tables}")

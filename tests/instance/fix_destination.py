@@ -38,7 +38,7 @@ class Captured:
         self.describe()
 
     def describe(self, *lines: str, source: str = "") -> None:
-        """Writes the destination's file. `source`: if empty, root without a password."""
+        """Writes the destination's file in conf/, with additional `lines`. If `source` is empty, the user is root without a password."""
         source = source or f"{{user: root, port: {self.server.port}}}"
         text = "\n".join([f"source: {source}", *lines, f"include: {self.database}\\..*", ""])
         (self.conf / "destinations" / "shop.yaml").write_text(text)

@@ -1,4 +1,6 @@
-"""Tests the asset checks that compare each table with its source, with a fake comparison: limited by conf/, with the compared extent."""
+"""Tests the asset checks that compare each table with its source. A fake performs the comparison. conf/ limits what the checks compare, and
+each result shows what was compared.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Tests a server that begins its binlog files again: with unchanged GTIDs the stream continues in a new epoch. Any other position is lost
-by name.
+"""Tests a server whose binlog file names start again. If its GTIDs are unchanged, the stream continues in a new epoch. Otherwise the
+position is lost, and the message names the reason.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ pytestmark = pytest.mark.servers
 
 
 def read_some(server: DatabaseServer) -> Position:
-    """Returns the position after three rows, which knows its file. The server's clock is past the second in which the file was created."""
+    """Returns the position after three rows, with the creation time of its file. Waits until the second in which the file was created is
+    over.
+    """
     make_shop(server)
     with capturing(source_of(server)) as capture:
         insert(server, range(3))
@@ -74,7 +76,9 @@ def test_identity_numbers_given_again_are_noticed_though_the_file_that_was_read_
 
 
 def test_identity_numbers_that_the_server_gave_again_are_lost_by_name(fresh_server: ServerFactory) -> None:
-    """RESET, then more transactions than had been read: the cursor's set is contained in the set that was executed since."""
+    """After RESET MASTER, the server executes more transactions than the engine had read. So the new executed set contains the cursor's
+    set, although the transactions are others.
+    """
     server = fresh_server("mysql-8.0.31")
     position = read_some(server)
     run(server, "RESET MASTER")

@@ -201,8 +201,8 @@ def test_identity_gtids_that_the_server_wrote_once_more_prove_nothing() -> None:
 
 
 def test_identity_purged_files_prove_continuity_only_if_all_that_was_read_is_before_the_rest() -> None:
-    """A backup is restored, numbers are given again, and the files are purged past the cursor's file. No file is left that could be
-    compared.
+    """A backup is restored, the server uses the same GTIDs again, and the files are purged past the cursor's file. No file is left that
+    could be compared.
     """
     gone = dataclasses.replace(CURSOR, file="binlog.000002")
     assert "used these GTIDs again" in lost(gone, MYSQL)

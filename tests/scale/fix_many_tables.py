@@ -93,7 +93,7 @@ def keep_lake_tables(config: SluiceConfig, count: int) -> LakeTables:
 
 
 def request_snapshots(config: SluiceConfig, count: int) -> SnapshotRecords:
-    """Requests a snapshot of each table, as `sluice snapshot start`."""
+    """Requests a snapshot of each table, as `sluice snapshot start` does."""
     records = SnapshotRecords(config.destination_dir("shop"))
     for name in table_names(count):
         records.begin(wanted(name, BEGIN, now=1.0))
@@ -108,7 +108,9 @@ def settle(folder: Path) -> None:
 
 
 class Counted:
-    """What a block did: the function calls, in total and by name, and the names of the files that it opened to read or to write."""
+    """The actions of a `with` block: the function calls, in total and by name, and the names of the files that it opened to read or to
+    write.
+    """
 
     def __init__(self) -> None:
         self.calls = 0
@@ -119,7 +121,7 @@ class Counted:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Counted]:
-    """Counts what a block does in this thread. Calls of functions in C are included. The counts do not depend on the machine."""
+    """Counts what a `with` block does in this thread. Calls of functions in C are included. The counts do not depend on the machine."""
     found, opened, low = Counted(), io.open, os.open
 
     def open_file(file: Any, mode: str = "r", *args: Any, **given: Any) -> Any:
@@ -149,8 +151,8 @@ def counted() -> Iterator[Counted]:
 
 
 def growth(tmp_path: Path, act: Callable[[Path, int], Counted]) -> float:
-    """Returns the number of function calls of `act` with MANY tables, divided by the number with FEW. It is 2.0 if calls grow as the
-    tables do.
+    """Returns the number of function calls of `act` with MANY tables, divided by the number with FEW. The result is 2.0 if the calls are
+    proportional to the tables.
 
     `act` creates a destination with a number of tables in a folder, and returns what it counted there.
     """

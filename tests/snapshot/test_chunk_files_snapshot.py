@@ -1,4 +1,6 @@
-"""Tests that chunks count only while they follow each other without a gap. All other files are read again."""
+"""Tests that a snapshot continues after the last chunk that follows the previous chunks without a gap. The files of all other chunks are
+removed, and their rows are read again.
+"""
 
 from __future__ import annotations
 

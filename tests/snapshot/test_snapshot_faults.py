@@ -178,7 +178,7 @@ def test_a_select_may_be_silent_longer_than_a_query_snapshot(
 
 
 def test_what_a_server_sets_for_every_session_changes_no_row_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
-    """Limits of rows, other quotes, padded values, another zone, conversions of text."""
+    """The server's global settings limit rows and times, change quotes, pad values, convert text to ASCII, and set another time zone."""
     run(
         server,
         "CREATE TABLE IF NOT EXISTS plain (id int PRIMARY KEY, code char(9) CHARACTER SET latin1, at timestamp NULL)",
@@ -270,7 +270,7 @@ def test_a_row_larger_than_a_packet_and_a_chunk_without_rows_are_read_snapshot(
 
 
 def test_a_chunk_is_never_wholly_in_memory_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
-    """48 MB are read with the memory of a row group and of the buffer, some 20 MB each."""
+    """The rows of the chunk have 48 MB. During the read, never more than half of that is in memory."""
     held: list[int] = []
 
     class Watching(ReadPace):

@@ -40,7 +40,9 @@ OTHER = "ffffffffffff"
 
 @dataclasses.dataclass
 class Store:
-    """A prefix in a store. `options`: the options with values. `named`: the options as they are in conf/."""
+    """A prefix in a store. `options` has the storage options with their values. `named` has the same options as conf/ has them, with names
+    of variables instead of secrets.
+    """
 
     url: str
     options: dict[str, str]
@@ -96,7 +98,7 @@ def staged_at(directory: Path, delivery: int = 7) -> tuple[Path, OutstandingBatc
 
 
 def require_life_of_a_batch(store: Store, tmp_path: Path) -> None:
-    """Requires the life of a batch from staging to the ack, with a run on this host and a run on another one."""
+    """Checks a batch from its staging to its removal, as a run on the same host and a run on another host see it."""
     directory = store.directory(tmp_path)
     batches = StagedBatches(directory)
     assert batches.trace() == ""

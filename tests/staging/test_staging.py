@@ -301,8 +301,8 @@ def test_names_that_no_file_may_have_do_not_leave_the_directory(tmp_path: Path) 
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files go to the device that is always full. They are given as an open handle, because a writer with its path may, as root, remove
-    the device.
+    """The writer writes to /dev/full, a device that is always full. The test passes an open handle, because a writer that has the path may
+    remove the device if it runs as root.
     """
     real_writer = pq.ParquetWriter
 
@@ -416,7 +416,9 @@ AS_ITEMS = {"schema": ITEMS, "renamed_from": "shop.orders"}
 
 
 def test_ddl_a_table_that_got_another_name_says_which_it_was(tmp_path: Path) -> None:
-    """This also holds if the other table stopped at exactly this position, because the lake has all of its earlier rows."""
+    """The renamed table names its former name even if the former table stopped at exactly this position, because the lake has all earlier
+    rows of that table.
+    """
     taken = batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS))
     for stopped_at in (None, {"shop.orders": Position(epoch=1, file=FILE, offset=4).order_key}):
         staged = stage(taken, "shop", 1, tmp_path, StagingRules(left_out=stopped_at or {}))

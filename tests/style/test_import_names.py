@@ -1,6 +1,6 @@
-"""Packages of the product are imported from `sluice`: under their bare names they would be modules for a second time.
+"""Tests that all code imports the product's packages from `sluice`. Under a bare name, Python would load the same module a second time.
 
-A checkout has its root on the path, for `tests` and `benchmarks`, so a bare name would be found there. An installed package has none.
+In a checkout, a bare name works, because the root is on the path for `tests` and `benchmarks`. In an installed package, a bare name fails.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABLE_OF_FOLDERS = "tests/style/test_arrows.py"
 
 
 def bare_names(text: str) -> list[str]:
-    """Imports and names of modules, in code and in strings, that lack `sluice.`."""
+    """Returns the imports and names of modules, in code and in strings, that lack `sluice.`."""
     found = [match.group() for pattern in BARE for match in pattern.finditer(text)]
     return found + [match.group() for match in QUOTED.finditer(text) if is_module(match[1], match[2])]
 

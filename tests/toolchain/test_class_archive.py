@@ -1,5 +1,5 @@
-"""Tests the archive of Spark's classes: it is for one Java and these jars, each server maps it if it exists, and otherwise it has no
-effect.
+"""Tests the archive of Spark's classes. An archive belongs to one Java and one set of jars. Each Spark server maps the archive if it
+exists. Otherwise Spark starts without an archive.
 """
 
 import io
@@ -110,7 +110,7 @@ def test_a_java_without_an_archive_of_its_own_is_not_tried(cache: Cache, tmp_pat
 
 @pytest.mark.spark
 def test_the_server_has_mapped_the_archive_where_there_is_one(spark_server: SparkConnectServer) -> None:
-    """In the checks the archive exists, because they make it before the first test."""
+    """A complete run of all checks creates the archive before the first test. In other runs, the archive may be missing."""
     archive = class_archive(open_cache(), set_up([]).java)
     maps = Path(f"/proc/{spark_server.pid}/maps").read_text()
     assert (str(archive) in maps) == archive.exists()

@@ -116,7 +116,9 @@ def _typed(value: Any, *, small: bool) -> tuple[int, bytes]:
 
 
 def _container(keys: list[bytes], values: list[Any], *, width: int, small: bool) -> bytes:
-    """If the container is too large for width 2, its size and offsets are wrong."""
+    """Returns an object or array whose sizes and offsets have `width` bytes. If the container is too large for width 2, they are wrong, and
+    the caller uses width 4.
+    """
     at = 2 * width + (width + 2) * len(keys) + (width + 1) * len(values)
     entries, content = b"", b""
     for key in keys:

@@ -1,4 +1,4 @@
-"""Tests that a signal that arrives while a library works still interrupts."""
+"""Tests that a signal raises KeyboardInterrupt even if it arrives while DuckDB works and DuckDB raises another error."""
 
 from __future__ import annotations
 

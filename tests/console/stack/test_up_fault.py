@@ -21,7 +21,7 @@ from sluice.console.stack.stack import CODE_SERVER, DAEMON, SPARK, SUPERVISOR, W
 from tests.waiting import wait_for
 
 PROCESSES = (CODE_SERVER, SPARK, WEBSERVER, DAEMON)
-# What must answer for a phase to be waited in: the phase is named after what is missing.
+# Each phase has the name of the process that does not answer yet. Its value has what must answer so that `sluice up` waits in this phase.
 PHASES = {
     CODE_SERVER: (SPARK, "warm"),
     SPARK: (CODE_SERVER, WEBSERVER),

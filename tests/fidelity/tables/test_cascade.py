@@ -237,7 +237,7 @@ def test_random_cascades_over_several_batches_are_in_the_lake(
         lake.require_equal()
 
 
-# Types of keys, each with values that SQL gives: one that is deleted, one that is changed, its new value, and one that stays.
+# Each type of key has four values in SQL: one that is deleted, one that is changed, the new value of the changed one, and one that stays.
 KEY_TYPES = {
     "binary(16)": ("x'00010203040506070809000000000000'", "x'FF'", "x'01'", "x'00'"),
     "varbinary(20)": ("x'0001'", "x'FF'", "''", "x'41'"),
@@ -318,7 +318,7 @@ def test_a_cascade_over_too_many_rows_stops_its_table_and_the_tables_below(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The rows are loaded at once, or level by level. Other tables of the batch are merged."""
+    """Depending on `rows`, the cascade's rows are loaded at once, or level by level. Other tables of the batch are merged."""
     key = "FOREIGN KEY ({}) REFERENCES {} (id) ON DELETE CASCADE"
     keys = f"{key.format('up', 'p')}, {key.format('boss', 'c')}"
     tables = (
@@ -350,8 +350,8 @@ class KilledError(Exception):
     """The simulated end of the process."""
 
 
-# For each batch, the interruptions one after the other. Each names the tables that it prevents from being merged, or none if no derived
-# change is stored yet. Children come before their parents in the first batch, parents before their children in the second.
+# For each batch, its killed runs in order. Each entry names the tables that the run does not merge. An empty entry kills the run before any
+# derived change is stored. The first batch merges children before their parents, the second one merges parents before their children.
 FAILURES: tuple[tuple[tuple[str, ...], ...], ...] = (((), MERGED, ("p",)), (("c", "e", "l"), ("e",)))
 
 
@@ -363,7 +363,9 @@ def test_fault_a_run_killed_between_the_tables_that_cascades_change_is_finished_
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The batch is interrupted twice. The third run continues where the second one ended. After staging, all servers behave alike."""
+    """Two batches each have several killed runs (FAILURES), and the last run completes the batch. One server suffices, because the code
+    after staging does not depend on the server.
+    """
     lake = Lake(begun(mysql80, tmp_path), SparkSettings(remote=spark_server.url), tmp_path / "lake")
     play(mysql80, 201, 150, MERGED)
     lake.merge(lake.stage())
@@ -387,7 +389,9 @@ def test_fault_a_run_killed_between_the_tables_that_cascades_change_is_finished_
 
 
 def _require_a_stop_where_the_files_of_a_batch_are_lost(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child is merged, the tables below it are not, and the derived changes on the path through the child are lost."""
+    """Checks that the tables below a child stop if the files of a batch are lost after the child was merged. The derived changes of these
+    tables were only in these files.
+    """
     source = lake.pipeline.server
     rows = (
         "INSERT INTO p VALUES (90, NULL, 'w90')",
@@ -421,7 +425,7 @@ def fail(*_: Any) -> None:
 
 
 def without(names: tuple[str, ...], merge: Callable[..., TableReport]) -> Callable[..., TableReport]:
-    """Returns a merge that does not reach these tables."""
+    """Returns a function that merges like `merge`, but raises KilledError for the tables in `names`."""
 
     def merged(lake_session: Any, batch: Any, table: StagedTable, *args: Any, **options: Any) -> TableReport:
         if table.table in names:

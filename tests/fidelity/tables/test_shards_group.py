@@ -76,7 +76,7 @@ CHANGED = (
 
 @dataclasses.dataclass
 class Merged:
-    """The lake after some batches of one way of merging. `config`: with the rules that make the tables shards."""
+    """The lake after some batches. `config` has the rules that make the tables shards, and the way in which each Delta table is merged."""
 
     pipeline: Pipeline
     config: SluiceConfig
@@ -165,7 +165,7 @@ def test_shards_of_a_server_are_one_table_with_the_rows_of_each(merged: Merged) 
 
 
 def test_a_shard_that_gets_another_name_stops_in_a_group(merged: Merged) -> None:
-    """The shard's rows are among the rows of other shards, and Sluice does not move them."""
+    """The table stops because its rows are among the rows of other shards, and Sluice does not move them."""
     run(merged.pipeline.server, "RENAME TABLE orders_1 TO old, orders_2 TO orders_3", database=DATABASE)
     stopped = merged.pipeline.staged(policies=policies_of(merged.config.destinations[DESTINATION])).stopped
     assert [(each.table, each.state) for each in stopped] == [

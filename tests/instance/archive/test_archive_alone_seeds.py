@@ -133,8 +133,8 @@ class Recorded(Captured):
 
 
 def dumped(server: DatabaseServer, database: str, to: Path) -> Path:
-    """Returns a dump without rows, by Debian's own client."""
-    # Debian's client has its plug-ins in another package.
+    """Writes the definitions of the tables to the file `to`, as Debian's mariadb-dump dumps them without rows. Returns the file."""
+    # The plug-ins of Debian's client are in another package, so the account of MySQL uses mysql_native_password, not MySQL's default.
     plugin = "BY " if "mariadb" in server.version else "WITH mysql_native_password BY "
     program = unpacked(open_cache(), "mariadb-client", ["mariadb-client"]) / "usr" / "bin" / "mariadb-dump"
     account = ("SET sql_log_bin = 0", f"CREATE USER dumper IDENTIFIED {plugin}''", "GRANT ALL ON *.* TO dumper")
@@ -190,7 +190,7 @@ def test_an_archive_alone_has_the_same_rows_and_names_what_it_lacks(
 
 
 def _refused(captured: Recorded, archive: Path, names: list[str], over_network: dict[str, pa.Table]) -> None:
-    """Each file that does not fit is named. Afterwards the archive is whole again."""
+    """Checks that the error names each unsuitable file. Each check restores the file that it changed."""
     newest, middle = archive / names[-1], archive / names[-3]
 
     def spoilt(file: Path, spoil: Callable[[], object], sentence: str, error: type[Exception]) -> None:
@@ -238,7 +238,9 @@ def _refused(captured: Recorded, archive: Path, names: list[str], over_network: 
 
 
 def _refused_without_the_cursor_s_file(captured: Recorded, archive: Path, names: list[str]) -> None:
-    """A past state needs only older files, and these must be from this server."""
+    """Checks an archive that lacks the cursor's file. A past state needs only older files, but an older file must not be created after the
+    cursor's file.
+    """
     newest, before = archive / names[-1], archive / names[-2]
     content, older = newest.read_bytes(), before.read_bytes()
     newest.unlink()
@@ -252,7 +254,9 @@ def _refused_without_the_cursor_s_file(captured: Recorded, archive: Path, names:
 
 
 def _older_dump(captured: Recorded, archive: Path, dump: Path) -> None:
-    """Types of a dump may fit the row events where its names do not."""
+    """Checks that a backfill refuses a table whose column has another name in the dump, even if the types fit the row events. The plan of a
+    past state has no such problem.
+    """
     older = dump.with_name("older.sql")
     older.write_text(dump.read_text().replace("`name`", "`title`"))
     assert older.read_text() != dump.read_text()
@@ -273,7 +277,9 @@ def _older_dump(captured: Recorded, archive: Path, dump: Path) -> None:
 
 
 def _proven_by_gtids(captured: Recorded, archive: Path) -> None:
-    """A cursor without the creation time of its file fits every archive with these names, unless GTIDs are compared."""
+    """Checks a cursor without the creation time of its file. File names alone do not prove that the archive is from the same server, so the
+    GTIDs must match.
+    """
     cursor = read_ledger(captured.directory).cursor
     assert cursor is not None
     own = dataclasses.replace(cursor, file_created=0)
@@ -284,7 +290,9 @@ def _proven_by_gtids(captured: Recorded, archive: Path) -> None:
 
 
 def _grows(captured: Recorded, newest: Path) -> None:
-    """The server continues to write the newest file after its end was determined. Changes that were not staged do not count as read."""
+    """Checks that a backfill ends where its interval ends, even if the server continues to write the newest file. Later changes do not
+    count as read.
+    """
     config, ledger, content = captured.config.destinations["shop"], read_ledger(captured.directory), newest.read_bytes()
     wanted = RequestedInterval(from_us=captured.began_us, archive=str(newest.parent), past=True)
     whole = locate_interval(config, ledger, wanted)
@@ -303,7 +311,7 @@ def _grows(captured: Recorded, newest: Path) -> None:
 
 
 def _begins_another_file(captured: Recorded, archive: Path, of_gtids: dict[str, pa.Table]) -> None:
-    """The newest file has no transaction yet. The other files are searched nevertheless."""
+    """Checks that a backfill finds transactions by GTID even if the archive's newest file has no transaction yet."""
     captured.run("FLUSH BINARY LOGS")
     closed, begun = (str(row[0]) for row in requested(captured.server, "SHOW BINARY LOGS")[-2:])
     for name in (closed, begun):
@@ -313,7 +321,9 @@ def _begins_another_file(captured: Recorded, archive: Path, of_gtids: dict[str, 
 
 
 def _fetched_by_command(captured: Recorded, backup: Path, names: list[str], over_network: dict[str, pa.Table]) -> None:
-    """The stream, a backfill and a position get purged files with the command of conf/, and store them in the archive."""
+    """Checks that the stream, a backfill and a requested position get purged files with the command of conf/, and store them in the
+    archive.
+    """
     with running(captured) as engine:
         captured.insert([6])
         captured.take(engine, 1)
@@ -355,6 +365,8 @@ def _fetched_by_command(captured: Recorded, backup: Path, names: list[str], over
 
 
 def _purged(captured: Recorded, file: str) -> bool:
-    """The server keeps a file as long as a dump thread has it open."""
+    """Purges the binlog files before `file`, and returns whether they are gone. The server keeps a file as long as a dump thread has it
+    open.
+    """
     captured.run(f"PURGE BINARY LOGS TO '{file}'")
     return str(requested(captured.server, "SHOW BINARY LOGS")[0][0]) == file

@@ -1,4 +1,6 @@
-"""Consumers of a table that stopped for the lake, on a real server: they follow the stream's schema, whatever the lake waits for."""
+"""Tests consumers of a table that stopped for the lake, on a real server. The consumers follow the schema of the stream and never wait for
+a decision about the lake.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ TOPIC = "rows"
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Why a table stops. `statements`: statements on the table {t} of the database {d}. `column`: the name of its second column after the
+    """The cause of a stop. `statements` stop the table {t} of the database {d}. `column` is the name of the table's second column after the
     statements.
     """
 
@@ -51,7 +53,9 @@ CAUSES = [
 
 
 class Everyone:
-    """An engine, a group that contains it, and a broker in memory. `clients`: clients of Canal's protocol by name."""
+    """An engine, a group that contains it, and a broker in memory. `found` has the rows that each client of Canal's protocol got, by the
+    client's name in the test.
+    """
 
     def __init__(self, captured: Captured, cause: Cause, store: str) -> None:
         self.captured, self.table = captured, f"{captured.database}.stopping"
@@ -81,7 +85,7 @@ class Everyone:
             engine.stop()
 
     def write(self, *numbers: int) -> None:
-        """Writes a row into each table, in one transaction."""
+        """Writes each number as a row into both tables, in one transaction per number."""
         for n in numbers:
             rows = (
                 f"INSERT INTO {self.captured.database}.numbers VALUES ({n}, '')",
@@ -90,7 +94,9 @@ class Everyone:
             self.captured.run("BEGIN", rows[0], f"{rows[1]} ({1000 + n}, 5)", "COMMIT")
 
     def take(self, name: str, destination: str, client_id: int, last: int) -> None:
-        """Acks all up to the row with that number in the stopping table; the first batch after it was rolled back once."""
+        """Acks batches until the client has the row with the number `last`. The client rolls back the first batch once, so the batch
+        arrives again.
+        """
 
         def subscribed() -> CanalClient | None:
             client = CanalClient(

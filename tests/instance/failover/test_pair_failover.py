@@ -1,5 +1,5 @@
-"""Tests a pair of real servers with an engine: the primary dies during a batch that was merged in part, a standby source takes over, and
-back again.
+"""Tests failovers between two real servers with a running engine. The primary dies during a batch that was merged in part, and a standby
+source takes over. Later the engine returns to the first server.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def test_failover_to_the_standby_and_back_loses_nothing_and_merges_nothing_twice
 
 
 def test_failover_consumers_ahead_of_the_lake_and_behind_it_get_what_they_lack_and_no_more(pair: Pair) -> None:
-    """Each consumer continues with a stream that leaves out the transactions that it has. The lake's stream, which they join later, left
-    out what the lake has.
+    """After a failover, each consumer continues with a stream that leaves out the transactions that this consumer has. Later the consumers
+    join the lake's stream, which left out the transactions that the lake has.
 
-    The same holds for statements. One consumer has still to reach statements that the lake knows. The other has passed statements that the
-    lake has still to reach.
+    The same holds for statements. One consumer has not read some statements that the lake has applied. The other consumer has read
+    statements that the lake has not applied.
     """
     pair.end_engine()
     pair.describe(f"canal_server: {{port: {free_port()}}}")

@@ -1,4 +1,4 @@
-"""Tests what a backfill may do: each refusal by its condition, with what to do instead, and the figures of a plan."""
+"""Tests when a backfill is refused, what each refusal advises, and the figures of a plan."""
 
 from __future__ import annotations
 

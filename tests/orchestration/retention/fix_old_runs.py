@@ -79,7 +79,7 @@ def make_old_home(home: Path, count: int, *, one_table: bool) -> None:
 
 
 def copy_home(home: Path, to: Path) -> Path:
-    """Copies a storage that nobody uses to another folder."""
+    """Copies a Dagster storage to another folder. No process may use the storage during the copy."""
     shutil.copytree(home, to)
     settings = to / "dagster.yaml"
     settings.write_text(settings.read_text().replace(str(home), str(to)))
@@ -97,7 +97,7 @@ def age_runless_events(instance: dg.DagsterInstance) -> None:
 
 
 def _copy_run(instance: dg.DagsterInstance, run_id: str, count: int) -> None:
-    """Copies a run to runs that ended in the last days, the oldest first."""
+    """Replaces a run by `count` copies that ended within the last DAYS days. The first copy is the oldest."""
     runs, events = storages(instance)
     ends = [time.time() - DAYS * DAY * (count - each) / count - 60 for each in range(count)]
     new_ids = [str(uuid.UUID(int=each + 1)) for each in range(count)]

@@ -1,4 +1,4 @@
-"""Tests text of a source in Markdown: a real parser shows it unchanged."""
+"""Tests that text from a source is escaped for Markdown, so that a real Markdown parser shows the text unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests the real merge behind its port: in a fork of the warm process, as runs are started, on a real Spark server, and without one."""
+"""Tests the merge of a run: on a real Spark server in forks of the warm process, as runs are started, and without a Spark server."""
 
 from __future__ import annotations
 

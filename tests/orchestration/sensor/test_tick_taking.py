@@ -1,4 +1,4 @@
-"""Ticks while a run takes its batch: its end moves, its name and its run do not."""
+"""Tests ticks that occur while a run takes its batch. The end of the batch changes. The batch's name and its run do not change."""
 
 from __future__ import annotations
 

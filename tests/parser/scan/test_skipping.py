@@ -38,7 +38,9 @@ EVENTS, ENDS = file_of(6)
 
 
 def poured(data: bytes, target: int, pieces: list[int], buffer_bytes: int = 4096) -> tuple[PacketFramer, list[Block]]:
-    """The sizes of the pieces repeat until all data is delivered."""
+    """Delivers `data` to a framer that skips the file up to the offset `target`. Returns the framer and the blocks. The sizes in `pieces`
+    repeat until all data is delivered.
+    """
     position = dataclasses.replace(START, offset=target)
     framer = PacketFramer(scanner(start=position), buffer_bytes, FileBeginning(position, contiguous=True))
     blocks, at, index = [], 0, 0

@@ -124,7 +124,7 @@ def test_names_of_savepoints_are_utf8_whatever_the_charset_of_the_client() -> No
 
 
 def test_rows_of_an_engine_without_transactions_are_not_undone() -> None:
-    """Defect 1022: rows of MyISAM tables between undone rows were lost. A replica of MariaDB logs a transaction so."""
+    """Defect 1022: rows of MyISAM tables between undone rows were lost. A replica of MariaDB logs such transactions."""
     make, history, undone = EventFactory(), NoHistory(), UndoneRows()
     history.not_undone.add("log")
     events = [make.query("BEGIN"), make.query("SAVEPOINT s"), make.table_map(5), make.rows(5)]

@@ -57,7 +57,7 @@ def alike(entry: Any) -> dict[str, Any]:
     found = {**_fields(entry), "storeValue": _fields(body)}
     for row in found["storeValue"].get("rowDatas", ()):
         for column in (*row.get("beforeColumns", ()), *row.get("afterColumns", ())):
-            # Sluice's schema history has no display width of integers.
+            # The display width of integers is not compared, because Sluice's schema history does not have it.
             column["mysqlType"] = WIDTH.sub(r"\1", column.get("mysqlType", ""))
     return found
 
@@ -73,7 +73,9 @@ def _fields(message: Any) -> dict[str, Any]:
 
 
 def entries(port: int, table_filter: str, count: int) -> list[Any]:
-    """Returns statements, and whole transactions that contain something for us. Empty transactions depend on the clock of each server."""
+    """Returns at least `count` entries: statements, and whole transactions with changes that pass the filter. Empty transactions are left
+    out, because they depend on the clock of each server.
+    """
     found: list[Any] = []
     with CanalClient("shop", port=port, settings=ClientSettings(table_filter=table_filter)) as client:
         for batch in client.batches(idle_seconds=SECONDS_MAX):
@@ -99,7 +101,7 @@ def _without_empty(found: list[Any]) -> list[Any]:
 def test_entries_are_those_of_the_real_canal(
     server: str, gtids: bool, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """`gtids`: both read with GTIDs, so every header has them."""
+    """If `gtids` is true, Canal and Sluice both read with GTIDs, so every header has a GTID."""
     mysql: DatabaseServer = request.getfixturevalue(server)
     captured = Captured(tmp_path, mysql)
     port = free_port()
@@ -155,7 +157,9 @@ def changes_of(found: list[dict[str, Any]]) -> list[tuple[str, Any]]:
 def test_sql_texts_are_those_of_the_real_canal(
     server: str, filters: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """`filters`: Canal's filter.query.dml leaves the texts out, as `rows_query: false` does in Sluice."""
+    """If `filters` is "dml", Canal's setting filter.query.dml leaves the SQL statements of row events out, as `rows_query: false` does in
+    Sluice.
+    """
     mysql: DatabaseServer = request.getfixturevalue(server)
     captured = Captured(tmp_path, mysql)
     port, database = free_port(), captured.database
@@ -191,13 +195,13 @@ def test_sql_texts_are_those_of_the_real_canal(
         engine.stop()
     texts = [] if filters else [line.format(db=database) for line in TEXTS.strip().splitlines()]
     assert [each["storeValue"]["sql"] for each in ours if "sql" in each["storeValue"]] == texts
-    # Canal has no BEGIN there, and negative offsets: MariaDB 11 writes no end positions within a transaction.
+    # MariaDB 11 writes no end positions within a transaction, so Canal has no BEGIN and negative offsets. Only the changes are compared.
     if server == "mariadb114":
         assert changes_of(ours) == changes_of(theirs)
         return
     for our, their in zip(ours, theirs, strict=True):
         if our["storeValue"].get("sql", "").startswith(f"UPDATE {database}.plain, "):
-            # Ours is the table of the first row event, Canal's the first that its parser finds in the text.
+            # Sluice names the table of the first row event. Canal names the first table that its parser finds in the text.
             assert {our["header"].pop("tableName"), their["header"].pop("tableName")} <= {"plain", "other"}
         assert our == their
 
@@ -279,7 +283,8 @@ CREATE DATABASE {db}_other
 DROP DATABASE {db}_other
 INSERT INTO {db}.Forms (id) VALUES (99)
 """
-# Of the documents 6 to 8: ours are as the server prints them, but for the numbers of opaque types, which differ by version.
+# The JSON values of rows 6 to 8. Sluice shows them as the server prints them. The comparison removes the numbers of opaque types, which
+# differ between versions.
 OUR_DOCUMENTS = {
     "6": '{"bits": "base64:type:BQ==", "date": "2020-01-02", "bytes": "base64:type:AP8="}',
     "7": '{"at": "2020-01-02 03:04:05.600000", "time": "-01:02:03.000000"}',
@@ -293,7 +298,7 @@ THEIR_DOCUMENTS = {
 
 
 def until_the_last(port: int, table_filter: str) -> list[dict[str, Any]]:
-    """Entries up to the transaction with row 99, or to a TRUNCATE."""
+    """Returns the entries up to the transaction with row 99, or up to a TRUNCATE."""
     found: list[Any] = []
     with CanalClient("shop", port=port, settings=ClientSettings(table_filter=table_filter)) as client:
         for batch in client.batches(idle_seconds=SECONDS_MAX):
@@ -345,7 +350,7 @@ def test_what_differs_from_the_real_canal_is_what_the_docs_say(
     finally:
         engine.stop()
     our_rows, their_rows = columns_of(ours), columns_of(theirs)
-    # The row of a transaction that was rolled back is shown by Canal alone, and so are the entries that decide about a transaction.
+    # Only Canal shows the row of the transaction that was rolled back, and the entries for XA COMMIT and XA ROLLBACK.
     assert {*their_rows} - {*our_rows} == {"10"}
     assert [kind for _, kind, _ in kinds_of(theirs) if kind in DECISIONS] == list(DECISIONS)
     assert [sql for _, _, sql in kinds_of(ours) if sql] == [

@@ -101,7 +101,7 @@ class KilledLake(Lake):
         self.store.stall()
 
     def commit_of_others(self) -> None:
-        """Joins the files of one partition, as a platform does."""
+        """Joins the files of one partition, as another writer of the table. Each call joins the next partition."""
         self.theirs.append(uuid.uuid4().hex)
         properties = CommitProperties(custom_metadata={"theirs": self.theirs[-1]})
         part = len(self.theirs) - 1

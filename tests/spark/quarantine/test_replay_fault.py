@@ -44,7 +44,7 @@ def replayed(lake: Lake, session: LakeSession, **others: Any) -> ReplayedTable:
 
 
 def values(folder: Path, note: str = "ä") -> RowValues:
-    """Returns a replay value: the note of row 1."""
+    """Returns the values of a replay. There is one value: the note of the row with id 1."""
     table = {"number": pa.array([0]), "order_key": pa.array([16]), "value": [note], "named_0": ["1"]}
     pq.write_table(pa.table(table), folder / "values.parquet")
     return RowValues(file=folder / "values.parquet", type_name="string", names=["id"], keyed=True)

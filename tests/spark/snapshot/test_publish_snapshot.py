@@ -60,7 +60,7 @@ ORDERS = Schema({"id": "int", "value": "string"}, key=("id",))
 
 @dataclasses.dataclass
 class Holding:
-    """Implements `SnapshotBuffers` over folders of the test. `open`: "database.table" → the folder of its buffered changes."""
+    """Implements `SnapshotBuffers` over folders of the test. `open` has the buffered changes of each table, by "database.table"."""
 
     folder: Path
     open: dict[str, BufferedChanges] = dataclasses.field(default_factory=dict)
@@ -169,7 +169,7 @@ def image(operation: int, order_key: int, key: int, value: str = "") -> Image:
     return Image(operation, order_key, {"id": key, "value": value})
 
 
-# Each example is some Spark merges. So a failure is shown as it was found, and is not reduced for minutes.
+# Each example needs several merges by Spark. Reducing a failing example would take minutes, so Hypothesis shows it as it was found.
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(streams=STREAMS, divisions=DIVISIONS, data=st.data())
 def test_a_snapshot_equals_the_replay_of_the_stream(
@@ -275,7 +275,7 @@ def test_a_second_snapshot_at_the_same_position_is_published_too(reading: Readin
 
 
 def _is_reported(reading: Reading) -> None:
-    """Each publication is a separate interval in the table's history, although no delivery number distinguishes them."""
+    """Checks that `history_of` reports two publications as two intervals, although no delivery number distinguishes them."""
     target = reading.lake.target("shop.orders")
     reported = history_of(HistoryTable("shop", "shop.orders", target.path, ("id",), {}))
     published = [each for each in reported if each.kind == "snapshot"]
@@ -375,7 +375,9 @@ def test_rows_that_a_snapshot_read_open_versions_of_the_history(reading: Reading
 def test_a_snapshot_that_is_canceled_after_its_commit_is_in_the_history_after_the_next_batch(
     reading: Reading, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run was killed between the two commits. The history already had all buffered changes, so the positions were equal."""
+    """The run is killed between its commits to the current-state table and to the history. The history already has all buffered changes, so
+    both tables have the same order key, although the history lacks the snapshot's rows.
+    """
 
     def dies(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -400,8 +402,8 @@ def test_a_snapshot_that_is_canceled_after_its_commit_is_in_the_history_after_th
 
 @pytest.mark.found
 def test_a_publication_that_is_repeated_or_late_is_dropped_by_its_transaction(reading: Reading) -> None:
-    """Numbers 5 and 22: if the table was already at the publication's order key, the commit had no transaction. A second or late run then
-    wrote all rows once more, over later changes.
+    """Defects 5 and 22: if the table was already at the publication's order key, the commit had no transaction. A repeated or late run then
+    wrote all rows again, over later changes.
     """
     reading.chunk(1, [{"id": 1, "value": "read"}])
     reading.publish(100)

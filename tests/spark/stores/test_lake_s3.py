@@ -235,12 +235,12 @@ def test_s3_a_merge_with_wrong_credentials_fails_without_showing_them(
 def test_s3_a_commit_that_was_written_over_is_no_success(
     s3_lake: Lake, s3_store: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Defect 22: Spark on another host looked, was suspended, and then overwrote this run's commit. This run considered its commit a
-    success.
+    """Defect 22: Spark on another host checked that the version was free, was suspended, and then overwrote this run's commit. This run
+    reported success, although its rows were lost.
     """
     s3_lake.way = "spark"
     s3_lake.merge({NAME: [Changes(ORDERS, FIRST)]})
-    # The server of this test refuses checksums of parts.
+    # The test itself writes to the store below. The S3 server refuses the checksums of parts that the client adds by default.
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     refresh, before, over = DeltaTable.refresh, s3_lake.log(NAME).version(), list[str]()
 

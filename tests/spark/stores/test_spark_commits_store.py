@@ -75,7 +75,7 @@ class GoogleTable(Table):
     scheme = "gs"
 
     def settings(self, port: int) -> dict[str, str]:
-        # A client of an earlier statement would not use the proxy.
+        # Otherwise Hadoop would use the cached client of an earlier statement, which does not use the proxy.
         return {"fs.gs.impl.disable.cache": "true", "fs.gs.storage.root.url": f"http://{LOOPBACK}:{port}/"}
 
     def begins(self, request: bytes, version: int) -> bool:
@@ -91,7 +91,7 @@ class AzureTable(Table):
     versions_after_lost_answer = 2
 
     def settings(self, port: int) -> dict[str, str]:
-        # A client of an earlier statement would not use the proxy.
+        # Otherwise Hadoop would use the cached client of an earlier statement, which does not use the proxy.
         return {"fs.abfs.impl.disable.cache": "true", "fs.azure.abfs.endpoint": f"{LOOPBACK}:{port}"}
 
     def begins(self, request: bytes, version: int) -> bool:
@@ -133,7 +133,9 @@ def table(request: pytest.FixtureRequest, store: str) -> Table:
 
 
 class FirstCommit:
-    """Calls `before` when the first request arrives that writes a version of the table; `lost`: the client gets no answer to it."""
+    """Calls `before` when the first request arrives that writes a version of the table. If `lost` is true, the client gets no answer to the
+    request.
+    """
 
     def __init__(
         self, table: Table, version: int, *, before: Callable[[], None] = lambda: None, lost: bool = False

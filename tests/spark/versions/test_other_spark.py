@@ -32,7 +32,7 @@ globals().update(
 
 
 def test_the_server_is_the_old_one_and_runs_merge_its_small_tables(lake: Lake, other_spark: OtherSpark) -> None:
-    """The old server starts no Python process for them, because such a process would stay when the session ends."""
+    """Runs merge small tables themselves, because each session of an old server leaves a Python process on the executors after its end."""
     with open_sessions(lake.spark, 1) as (session,):
         assert session.spark.version == other_spark.version
     assert why_not_on_executors(lake.spark).startswith(OLD_SPARK)

@@ -161,8 +161,8 @@ def test_every_captured_table_of_a_statement_stops(
     ],
 )
 def test_a_table_created_from_a_query_stops(history: TableHistory, rest: str) -> None:
-    """Before, a query in parentheses, or VALUES or TABLE after partitions, was not recognized. In a session that logs statements, the table
-    continued without the rows of the query, which have no row events.
+    """An earlier version did not recognize a query in parentheses, or VALUES or TABLE after partitions. In a session that logs statements,
+    the table continued without the rows of the query, which have no row events.
     """
     changes = history.apply(f"CREATE TABLE fresh {rest}", "shop", at(200))
     assert stopped(changes)["fresh"] == UNSEEN

@@ -1,4 +1,6 @@
-"""Compares a table map with the history: if they agree, the table is resolved. If they differ, it stops with a sentence that shows both."""
+"""Tests the comparison of a table map with the schema history. If both agree, the table map gets the history's version of the table. If
+they differ, the table stops with a message that shows both.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ COLUMNS = (
     DeclaredColumn(name="ref", type="uuid", charset="binary"),
 )
 SCHEMA = TableSchema(database="shop", table="orders", charset="utf8mb4", columns=COLUMNS, key=("id",))
-# What MySQL always writes: the signs of id and price, and the charsets of name and ref.
+# MySQL writes this metadata into every table map: the signs of `id` and `price`, and the character sets of `name` and `ref`.
 MINIMAL: list[tuple[int, bytes]] = [(Field.SIGNEDNESS, b"\x80"), (Field.COLUMN_CHARSET, b"\xfc\xff\x00\x3f")]
 FULL: list[tuple[int, bytes]] = [
     *MINIMAL,
