@@ -150,7 +150,8 @@ def stack(mysql80: DatabaseServer, tmp_path: Path) -> Iterator[SecretStack]:
 def test_fault_up_continues_when_parts_die_in_its_start_and_nothing_that_it_wrote_contains_a_secret(
     stack: SecretStack,
 ) -> None:
-    compile_kernels(open_cache(), print)  # `up` would do it first, for minutes
+    # Otherwise `sluice up` would first compile the kernels, for minutes.
+    compile_kernels(open_cache(), print)
     stack.sluice("check")
     stack.up_though_parts_die()
     lake = stack.root / "data" / "lake" / "secret_shop" / "people" / "_delta_log"

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def start(conf: Path, rows: int, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """Stands between a test and this module's `main`."""
+    """Starts this module as a process, which runs `main`."""
     return subprocess.Popen(
         [sys.executable, "-m", "tests.instance.engine_process", str(conf), str(rows)],
         stdout=subprocess.PIPE,
@@ -30,7 +30,7 @@ def start(conf: Path, rows: int, environment: dict[str, str] | None = None) -> s
 
 
 def finished(process: subprocess.Popen[str], seconds_max: float) -> dict[str, Any]:
-    """Returns the last line that the process printed."""
+    """Waits until the process ends. Returns the JSON of the last line that it printed."""
     return answer(output(process, seconds_max))
 
 
@@ -45,7 +45,7 @@ def output(process: subprocess.Popen[str], seconds_max: float) -> str:
 
 
 def answer(printed: str) -> dict[str, Any]:
-    """Its last line."""
+    """Returns the JSON of the last line."""
     record: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return record
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.servers
 
 DATABASE = "snapshot_faults"
 ALL = Chunk(number=1)
-MANY_ROWS, WIDE_BYTES = 4000, 12_000  # 48 MB: more than what any socket holds
+MANY_ROWS, WIDE_BYTES = 4000, 12_000  # The 48 MB are more than any socket buffers.
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def server(mysql80: DatabaseServer) -> DatabaseServer:
 
 
 class AmidRows(ReadPace):
-    """Does something once, after the first rows."""
+    """Calls `act` once, after the first rows of a chunk."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         super().__init__(PaceLimits())

@@ -160,7 +160,7 @@ def test_s3_a_batch_is_the_same_in_a_store_that_is_a_folder(folder_store: Store,
 def test_s3_ha_a_batch_that_another_host_removes_in_the_same_moment_is_removed(
     location: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The batch existed when this host looked."""
+    """This host listed the files of the batch before the other host removed them."""
     store: Store = request.getfixturevalue(location)
     (tmp_path / "batch").mkdir()
     for name in ("manifest.json", "rows.parquet"):

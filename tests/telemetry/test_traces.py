@@ -50,7 +50,7 @@ def collector(fresh: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collecto
 
 
 def played(folder: Path, traces: Traces, word: str = "ack", error: str = "") -> OutstandingBatch:
-    """Makes engine and run report one batch."""
+    """Reports the spans of one batch, as its engine and its run do. Returns the batch."""
     given = batch()
     (folder / given.path).mkdir(parents=True, exist_ok=True)
     traces.staged(given, taken_ns=10**18)

@@ -359,7 +359,8 @@ def _fetched_by_command(captured: Recorded, backup: Path, names: list[str], over
         assert (fetched / position.file).exists()
     with running(captured) as engine:
         taken = captured.take(engine, 9)
-        while taken[-1] != 9:  # MariaDB has whole seconds, which the insert before may share
+        # Times in the binlog of MariaDB are whole seconds, so the insert of 0 may have the requested second, and is read too.
+        while taken[-1] != 9:
             taken += captured.take(engine, 1)
         assert taken[-9:] == [*range(1, 10)]
 

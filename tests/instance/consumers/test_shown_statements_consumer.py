@@ -58,8 +58,8 @@ def read_from(version: bytes, text: str) -> LoggedStatement:
 def test_a_statement_of_mariadb_is_described_by_the_rules_of_mariadb(
     text: str, kind: EventType, tables: list[str]
 ) -> None:
-    """Defect 1124: the rules of MySQL applied. So tables in MariaDB's executable comments were left out, and a CREATE TABLE with a type
-    that only MariaDB has was shown as ALTER.
+    """Defect 1124: Sluice read statements of MariaDB by the rules of MySQL. It left out tables in MariaDB's executable comments, and showed
+    a CREATE TABLE with a type that only MariaDB has as ALTER.
     """
     found = described(read_from(b"5.5.5-11.4.5-MariaDB-log", text))
     assert found is not None
@@ -71,7 +71,7 @@ def test_a_statement_of_mariadb_is_described_by_the_rules_of_mariadb(
 
 @pytest.mark.found
 def test_a_create_table_that_cannot_be_read_is_shown_as_create() -> None:
-    """Defect 1124: it was shown as ALTER."""
+    """Defect 1124: consumers got a CREATE TABLE that Sluice cannot read as ALTER."""
     found = described(logged("CREATE TABLE orders (a frob(7) frob)"))
     assert found is not None
     assert (found.kind, found.tables) == (EventType.CREATE, (("shop", "orders"),))

@@ -159,7 +159,8 @@ def killed_spark(
             store=store,
         )
 
-    server = second_spark_server.start()  # An earlier test may have killed it and failed.
+    # An earlier test may have killed the server, and failed before it started the server again.
+    server = second_spark_server.start()
     return KilledSpark(server, [lake(store) for store in (s3_store, fake_gcs, azurite)])
 
 

@@ -24,7 +24,7 @@ COLUMNS = (
     DeclaredColumn(name="ref", type="uuid", charset="binary"),
 )
 SCHEMA = TableSchema(database="shop", table="orders", charset="utf8mb4", columns=COLUMNS, key=("id",))
-# MySQL writes this metadata into every table map: the signs of `id` and `price`, and the character sets of `name` and `ref`.
+# With each value of binlog_row_metadata, MySQL writes this metadata: the signs of `id` and `price`, and the charsets of `name` and `ref`.
 MINIMAL: list[tuple[int, bytes]] = [(Field.SIGNEDNESS, b"\x80"), (Field.COLUMN_CHARSET, b"\xfc\xff\x00\x3f")]
 FULL: list[tuple[int, bytes]] = [
     *MINIMAL,

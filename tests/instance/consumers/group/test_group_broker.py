@@ -30,7 +30,7 @@ def broker(**words: Any) -> BrokerConfig:
 
 
 def narrow() -> Forms:
-    """Leaves out the last column of each table."""
+    """Returns forms of rows that leave out the last column of each table."""
     return Forms(kept=lambda version: np.arange(max(1, len(version.columns) - 1), dtype=np.int32))
 
 
