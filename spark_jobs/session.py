@@ -56,6 +56,9 @@ COMMITS = re.compile(
 )
 # Matches the message of a write task that failed because of its disk. Spark reports this message only among the causes of an error.
 DISK_TROUBLE = re.compile(r"no space left|disk quota exceeded|read-only file system", re.IGNORECASE)
+# Delta's error for a row that violates a CHECK constraint, and the advice for it.
+VIOLATED = "DELTA_VIOLATE_CONSTRAINT_WITH_VALUES"
+UNCONSTRAIN = "drop the constraint (ALTER TABLE … DROP CONSTRAINT), because the lake gets each row of the source"
 AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "SESSION_NOT_FOUND", "RETRIES_EXCEEDED")
 
 SESSION_SETTINGS: Mapping[str, str] = {
@@ -466,7 +469,10 @@ def first_line(error: BaseException) -> str:
     error of gRPC, returns the details that Spark's server sent.
     """
     found = GRPC_DETAILS.search(str(error)) if GRPC_ERROR in str(error) else None
-    return explained(found[1] if found else str(error).strip().partition("\n")[0]) or type(error).__name__
+    line = found[1] if found else str(error).strip().partition("\n")[0]
+    if VIOLATED in line:
+        return f"{line.removesuffix(' with values:')}; {UNCONSTRAIN}"
+    return explained(line) or type(error).__name__
 
 
 def table_error(table: str, error: Exception, what: str = "Spark could not merge the table") -> TableError:

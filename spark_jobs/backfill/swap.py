@@ -195,7 +195,7 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
         table.own_commit(before.version, record)
         sync_commits(table.path, before.version, after.version)
     except (DeltaError, OSError) as error:
-        why = f"the rows of {rebuilt.path} could not be written to {table.path}: {error}; run the swap again"
+        why = f"the rows of {rebuilt.path} could not be written to {table.path}: {error}; correct the cause and run the swap again"
         raise TableError(owner.table, why, own=False) from error
     records.keep(owner.table, TableRecord(table_id=after.table_id, version=after.version))
     return after.version

@@ -34,7 +34,7 @@ DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
 RENAMED_AT = "sluice.renamedAt"
 # Sluice or Delta manages the properties with these prefixes. When a table is created again, it keeps all properties except these.
 NOT_CARRIED = (
-    *("sluice.", "delta.columnMapping.", "delta.constraints.", "delta.feature.", "delta.inCommitTimestamp"),
+    *("sluice.", "delta.columnMapping.", "delta.feature.", "delta.inCommitTimestamp"),
     *("delta.rowTracking", "delta.enableRowTracking", "delta.coordinatedCommits"),
 )
 
@@ -158,7 +158,9 @@ def _value(name: str, column: LakeColumn, origin: Origin) -> str:
 
 
 def carried_properties(snapshot: DeltaSnapshot) -> dict[str, str]:
-    """Returns the properties that a table keeps when it is created again."""
+    """Returns the properties that a table keeps when it is created again. They include the CHECK constraints, which Delta then
+    enforces for all rows of the new table.
+    """
     return {name: value for name, value in snapshot.properties.items() if not name.startswith(NOT_CARRIED)}
 
 

@@ -26,9 +26,9 @@ from sluice.spark_jobs.targets import layout
 from sluice.spark_jobs.targets.report import TableTarget
 
 OWN = "sluice."  # The prefix of Sluice's properties, such as the owner.
-# A table with a property whose name begins with one of these is not replaced by a copy: CHECK constraints would be lost, and row tracking
-# and in-commit timestamps would restart.
-CHECKS = ("delta.constraints.", "delta.enableRowTracking", "delta.rowTracking", "delta.enableInCommitTimestamps")
+# A table with a property whose name begins with one of these is not replaced by a copy: row tracking and in-commit timestamps would
+# restart.
+TRACKS = ("delta.enableRowTracking", "delta.rowTracking", "delta.enableInCommitTimestamps")
 
 
 def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: AlterationPlan) -> bool:
@@ -37,11 +37,11 @@ def can_be_retyped(snapshot: DeltaSnapshot, segment: SchemaSegment, plan: Altera
 
     - The plan does more than convert and add columns.
     - The table has column mapping already. A copy would not remove the mapping, and the separate steps take no longer than a copy.
-    - Constraints or generated columns would be lost.
+    - Generated columns or NOT NULL would be lost, or row tracking and in-commit timestamps would restart.
     - A column has another type than the statement expects. The separate steps report this error.
     - A new column has a name that requires column mapping.
     """
-    ruled = snapshot.ruled or any(name.startswith(CHECKS) for name in snapshot.properties)
+    ruled = snapshot.ruled or any(name.startswith(TRACKS) for name in snapshot.properties)
     if not plan.retyped or is_mapped(snapshot) or ruled or needs_mapping(segment.columns):
         return False
     retyped = {name.lower() for name, _ in plan.retyped}

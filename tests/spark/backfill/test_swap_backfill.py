@@ -120,6 +120,19 @@ def test_a_swap_gives_the_rows_and_leaves_the_table_what_it_is_backfill(shop: Sh
     assert shop.live() == [(1, "A"), (3, "c"), (4, "d")]
 
 
+def test_a_swap_keeps_the_constraints_of_the_table_and_refuses_rows_that_violate_them_backfill(shop: Shop) -> None:
+    deltalake.DeltaTable(shop.target.path).alter.add_constraint({"noted": "note <> 'b'"})
+    rows = shop.live()
+    with pytest.raises(MergeFailedError, match=r"1 rows failed validation check.*; correct the cause"):
+        shop.swap()
+    assert shop.live() == rows
+    deltalake.DeltaTable(shop.target.path).alter.drop_constraint("noted")
+    deltalake.DeltaTable(shop.target.path).alter.add_constraint({"known": "note <> 'x'"})
+    shop.swap()
+    assert shop.live() == [(1, "a"), (2, "b"), (3, "c")]
+    assert deltalake.DeltaTable(shop.target.path).metadata().configuration["delta.constraints.known"] == "note != 'x'"
+
+
 def test_a_swap_that_lacks_what_came_since_is_refused_backfill(shop: Shop) -> None:
     shop.merge(shop.stage(changes([insert(9, POSITION.order_key + 16, "new")])))
     version, rows = deltalake.DeltaTable(shop.target.path).version(), shop.live()

@@ -5,6 +5,7 @@ there.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,16 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.object_stores.stored_files import StoredFiles
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
-from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.errors import MergeError, TableError
 from sluice.spark_jobs.fence import BY_HAND, Fence
-from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.session import SparkSettings, open_sessions
 from sluice.spark_jobs.side_tables import change_log
 from sluice.spark_jobs.side_tables.side_table import SideTable
 from sluice.spark_jobs.snapshot import publish
 from sluice.spark_jobs.snapshot.buffering import BufferedChanges
 from sluice.spark_jobs.snapshot.publication import ColumnsDifferError, Publication, PublishedSnapshot
 from sluice.spark_jobs.snapshot.publish import publish_snapshot
+from sluice.spark_jobs.sql_text import delta_path
 from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.targets.layout import PLAIN, Layout
@@ -422,3 +424,26 @@ def test_a_publication_that_is_repeated_or_late_is_dropped_by_its_transaction(re
         publish_snapshot(reading.publication(200), reading.lake.spark, fence=late, records=reading.records)
     assert reading.lake.log("shop.orders").version() == version
     assert reading.lake.rows("shop.orders", "id", "value") == [(1, "read")]
+
+
+@pytest.mark.found
+def test_a_snapshot_keeps_the_constraints_that_a_user_added_to_the_table(reading: Reading) -> None:
+    """Defect 1100: a re-snapshot removed the CHECK constraints of the Delta table, also if the new rows violate them."""
+    reading.holds.open.clear()
+    reading.merge([image(INSERT, 100, 1, "old")], 1)
+    path = delta_path(reading.lake.path("shop.orders"))
+    with open_sessions(reading.lake.spark, 1) as (session,):
+        session.spark.sql(f"ALTER TABLE {path} ADD CONSTRAINT valued CHECK (value <> 'bad')")
+    before = reading.lake.log("shop.orders").version()
+    reading.holds.begin("shop.orders")
+    reading.chunk(1, [{"id": 1, "value": "bad"}])
+    violated = re.escape("CHECK constraint valued (NOT (value = 'bad')) violated by row; drop the constraint")
+    with pytest.raises(TableError, match=violated):
+        reading.publish(200)
+    assert reading.lake.log("shop.orders").version() == before
+    reading.chunk(1, [{"id": 1, "value": "read"}])
+    reading.publish(200)
+    assert reading.lake.rows("shop.orders", "id", "value") == [(1, "read")]
+    reading.holds.open.clear()
+    with pytest.raises(MergeError, match=violated):
+        reading.merge([image(UPDATE_AFTER, 300, 1, "bad")], 2)

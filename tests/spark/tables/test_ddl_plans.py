@@ -178,7 +178,7 @@ def test_ddl_values_become_another_type_as_the_source_makes_them(old: str, new: 
         ({}, ("widen",), True),
         ({}, ("widen", "drop"), False),
         ({"delta.columnMapping.mode": "name"}, ("widen",), False),
-        ({"delta.constraints.positive": "a > 0"}, ("widen",), False),
+        ({"delta.constraints.positive": "a > 0"}, ("widen",), True),
         ({"delta.enableRowTracking": "true"}, ("widen",), False),
     ],
 )

@@ -20,6 +20,7 @@ from sluice.spark_jobs.merging.context import MergeContext
 from sluice.spark_jobs.merging.merge import merge_table
 from sluice.spark_jobs.quarantine.replay import ReplayedTable, RowValues, put_back
 from sluice.spark_jobs.session import LakeSession, open_sessions
+from sluice.spark_jobs.sql_text import delta_path
 from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import NO_RECORDS, TABLE_MISSING, Owner
@@ -167,6 +168,23 @@ def test_ddl_a_plain_rename_moves_the_rows(lake: Lake) -> None:
         merge_batch(read_staged_batch(lake.stage(tables)), targets, lake.spark, BatchContext(target_of=lake.target))
     assert lake.rows("s.b", "id", "a", "gone") == lake.rows("s.c", "id", "a", "gone") == MOVED["s.log"]
     assert lake.rows("s.a", "id") == lake.rows("s.log", "word") == []
+
+
+@pytest.mark.found
+@pytest.mark.spark
+def test_ddl_a_table_that_is_renamed_or_rewritten_keeps_its_constraints(lake: Lake) -> None:
+    """Defect 1100: a renamed table lost the CHECK constraints of the Delta table, and a widened column with a constraint failed."""
+    lake.merge({"s.a": BEFORE["s.a"]})
+    with open_sessions(lake.spark, 1) as (session,):
+        session.spark.sql(f"ALTER TABLE {delta_path(lake.path('s.a'))} ADD CONSTRAINT positive CHECK (a > 0)")
+    wide = Schema({**A.columns, "a": "bigint"}, A.key)
+    widened = SchemaChange(30, wide, ({"kind": "widen", "column": "a", "plan": "rewrite", "new_name": ""},))
+    target = lake.target("s.c")
+    for segment in (named(20, "s.a", A), widened):
+        batch = read_staged_batch(lake.stage({"s.c": [segment]}))
+        merge_batch(batch, {"s.c": target}, lake.spark, BatchContext(target_of=lake.target))
+        assert lake.log("s.c").metadata().configuration["delta.constraints.positive"] == "a > 0"
+    assert lake.rows("s.c", "id", "a", "gone") == MOVED["s.log"]
 
 
 @pytest.mark.spark
