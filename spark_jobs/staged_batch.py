@@ -7,7 +7,16 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from sluice.batch_manifest.values import ChangesSegment, Manifest, Segment, StagedTable
+from sluice.batch_manifest.values import (
+    AlterationKind,
+    ChangesSegment,
+    LakeColumn,
+    Manifest,
+    SchemaSegment,
+    Segment,
+    StagedTable,
+    TruncateSegment,
+)
 from sluice.spark_jobs.table_owner import Owner
 
 OPERATION = "_sluice_operation"
@@ -93,3 +102,24 @@ def staged_types(segment: ChangesSegment) -> dict[str, str]:
 def last_order_key(segment: Segment) -> int:
     """Returns the order key of a segment's last change."""
     return segment.last_order_key if isinstance(segment, ChangesSegment) else segment.order_key
+
+
+def first_lacking(staged: StagedTable, applied: int, *, leaves_rows: bool) -> ChangesSegment | SchemaSegment | None:
+    """Returns the first segment after the order key `applied`, unless this segment empties the table or replaces it by a renamed one. With
+    `leaves_rows`, a TRUNCATE leaves rows in the Delta table, so the segment after the TRUNCATE counts.
+    """
+    lacking = (segment for segment in staged.segments if last_order_key(segment) > applied)
+    first = next((each for each in lacking if not (leaves_rows and isinstance(each, TruncateSegment))), None)
+    replaces = isinstance(first, SchemaSegment) and bool(first.renamed_from)
+    return None if first is None or isinstance(first, TruncateSegment) or replaces else first
+
+
+def columns_before(segment: ChangesSegment | SchemaSegment) -> tuple[LakeColumn, ...]:
+    """Returns the columns that the source's table had before a segment. Leaves out columns that the segment's DDL statement drops. Columns
+    whose type the statement changes have their new type.
+    """
+    altered = segment.alterations if isinstance(segment, SchemaSegment) else ()
+    renamed = {each.new_name.lower(): each.column for each in altered if each.kind is AlterationKind.RENAME}
+    added = {each.column.lower() for each in altered if each.kind is AlterationKind.ADD} - renamed.keys()
+    columns = (column for column in segment.columns if column.name.lower() not in added)
+    return tuple(dataclasses.replace(each, name=renamed.get(each.name.lower(), each.name)) for each in columns)

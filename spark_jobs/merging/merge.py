@@ -33,7 +33,14 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging import fold, merge_sql
 from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT, MergeContext
 from sluice.spark_jobs.session import LakeSession, first_line
-from sluice.spark_jobs.staged_batch import DELETED, StagedBatch, last_order_key
+from sluice.spark_jobs.staged_batch import (
+    DELETED,
+    StagedBatch,
+    app_id_of,
+    columns_before,
+    first_lacking,
+    last_order_key,
+)
 from sluice.spark_jobs.table_owner import LakeWriter, TableRecord, refuse_unless_ours
 from sluice.spark_jobs.tables import alteration_steps
 from sluice.spark_jobs.tables.alterations import AlterationPlan, kept_columns
@@ -152,21 +159,32 @@ def with_columns(writer: LakeWriter, staged: StagedTable, table: DeltaTable, tar
     """Returns `writer` with the columns that no other program may have removed from the Delta table. These are Sluice's own columns, and
     the columns that the source's table has before the first segment that the Delta table lacks.
 
-    Leaves out columns that this first segment alters, because an earlier attempt may have dropped or renamed them already. Also leaves out
+    Leaves out columns that an earlier attempt may have dropped or renamed already for the DDL statement of this segment. Also leaves out
     columns that the source dropped later, because a backfill stages a table with its earlier columns. The result has no columns if the
     Delta table lacks no segment, or if the first segment empties the table or replaces it by a renamed one. A TRUNCATE that leaves rows of
     other shards, or rows that are marked as deleted, does not count as the first segment.
     """
-    applied, leaves_rows = table.snapshot.applied_order_key, target.shard is not None or target.deletes == "soft"
-    lacking = (segment for segment in staged.segments if last_order_key(segment) > applied)
-    first = next((each for each in lacking if not (leaves_rows and isinstance(each, TruncateSegment))), None)
-    if first is None or isinstance(first, TruncateSegment) or (isinstance(first, SchemaSegment) and first.renamed_from):
+    leaves_rows = target.shard is not None or target.deletes == "soft"
+    first = first_lacking(staged, table.snapshot.applied_order_key, leaves_rows=leaves_rows)
+    if first is None:
         return writer
-    altered = first.alterations if isinstance(first, SchemaSegment) else ()
-    changed = {name.lower() for each in altered for name in (each.column, each.new_name)}
-    wanted = wanted_columns(first.columns, soft_deletes=target.deletes == "soft" and bool(first.key))
+    wanted = wanted_columns(columns_before(first), soft_deletes=target.deletes == "soft" and bool(first.key))
+    needed = {column.name.lower() for column in wanted}
+    changed = _changed_already(table, writer, first, needed) if isinstance(first, SchemaSegment) else set()
     dropped = {name.lower() for name in kept_columns(table.snapshot.properties)}
-    return dataclasses.replace(writer, columns={column.name.lower() for column in wanted} - changed - dropped)
+    return dataclasses.replace(writer, columns=needed - changed - dropped)
+
+
+def _changed_already(table: DeltaTable, writer: LakeWriter, segment: SchemaSegment, before: set[str]) -> set[str]:
+    """Returns the columns, in lower case, that an earlier attempt of a DDL statement may have dropped or renamed. `before` has the columns
+    before the statement. If the epoch rose since that attempt, only a column with its new name shows that the attempt renamed it.
+    """
+    begun = alteration_steps.has_begun(table, app_id_of(writer.owner), segment)
+    found = set[str]()
+    for old, new in ((each.column.lower(), each.new_name.lower()) for each in segment.alterations):
+        if begun or (new in table.snapshot.columns and new not in before):
+            found |= {old, new}
+    return found
 
 
 def refuse_other_owner(table: DeltaTable, writer: LakeWriter, record: TableRecord | None) -> None:

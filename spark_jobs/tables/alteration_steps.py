@@ -37,10 +37,15 @@ def retyping_plan(table: DeltaTable, app_id: str, segment: SchemaSegment) -> Alt
     """Returns the plan of a DDL statement if one commit can execute it, because it only converts and adds columns (`retyped_table`).
     Returns None if the plan needs several steps, or if an earlier attempt has begun these steps.
     """
-    if not segment.alterations or _kept_plan(table, f"{app_id}@{segment.order_key}") is not None:
+    if not segment.alterations or has_begun(table, app_id, segment):
         return None
     plan = _made(table, segment)
     return plan if can_be_retyped(table.snapshot, segment, plan) else None
+
+
+def has_begun(table: DeltaTable, app_id: str, segment: SchemaSegment) -> bool:
+    """Returns whether an earlier attempt has begun the steps of a DDL statement that drop or rename columns."""
+    return _kept_plan(table, f"{app_id}@{segment.order_key}") is not None
 
 
 def begin(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan:

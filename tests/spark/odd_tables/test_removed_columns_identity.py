@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from sluice.spark_jobs.errors import MergeError, TableError
 from sluice.spark_jobs.merging.merge import with_columns
 from sluice.spark_jobs.session import open_sessions
 from sluice.spark_jobs.sql_text import delta_path
-from sluice.spark_jobs.staged_batch import DELETED
+from sluice.spark_jobs.staged_batch import DELETED, app_id_of
 from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import FoundTable, LakeWriter, Owner, TableRecord, refuse_unless_ours
-from sluice.spark_jobs.tables.alterations import KEPT_PROPERTY
+from sluice.spark_jobs.tables.alterations import KEPT_PROPERTY, PLAN_PROPERTY
 from sluice.spark_jobs.tables.delta_table import METADATA_COLUMNS, NO_TABLE, DeltaTable
 from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import Shard
@@ -117,6 +118,34 @@ def test_identity_a_backfill_does_not_need_a_column_that_the_source_dropped_late
     table.snapshot = dataclasses.replace(NO_TABLE, properties={KEPT_PROPERTY: '["Gone"]'})
     needed = set(with_columns(writer, batch.tables[0], table, TableTarget(path="none")).columns)
     assert needed == {"id", "name", *(column.name for column in METADATA_COLUMNS)}
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("alteration", "there", "begun", "needed"),
+    [
+        ({"kind": "rename", "column": "name", "new_name": "title"}, "id", False, {"id", "name"}),
+        ({"kind": "rename", "column": "name", "new_name": "title"}, "id", True, {"id"}),
+        ({"kind": "rename", "column": "name", "new_name": "title"}, "title", False, {"id"}),
+        ({"kind": "add", "column": "title"}, "id", False, {"id"}),
+        ({"kind": "convert", "column": "title"}, "id", False, {"id", "title"}),
+    ],
+    ids=["renamed", "renamed in part", "renamed in an earlier epoch", "added", "converted"],
+)
+def test_identity_a_statement_needs_the_columns_that_the_table_had_before_it(
+    tmp_path: Path, alteration: dict[str, str], there: str, begun: bool, needed: set[str]
+) -> None:
+    """Defect 1101: if the first statement of a batch renamed a column that another program had removed, the removal was not noticed. The
+    column with the new name had NULL in earlier rows.
+    """
+    altered = SchemaChange(1, Schema({"id": "bigint", "title": "string"}, key=("id",)), (alteration,))
+    batch = read_staged_batch(stage(tmp_path / "staging", {NAME: [altered]}))
+    table, writer = DeltaTable(NAME, "none", "", {}), LakeWriter(owner=OURS, epoch=1, delivery=1)
+    plan = {"name": f"{app_id_of(OURS)}@1", "stage": "begun", "plan": {"kept": []}}
+    properties = {PLAN_PROPERTY: json.dumps(plan)} if begun else {}
+    table.snapshot = dataclasses.replace(NO_TABLE, properties=properties, columns={there: (there, "string")})
+    found = set(with_columns(writer, batch.tables[0], table, TableTarget(path="none")).columns)
+    assert found == needed | {column.name for column in METADATA_COLUMNS}
 
 
 def _merge(lake: Lake, records: Records, *segments: Segment) -> list[str]:
