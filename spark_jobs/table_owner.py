@@ -106,7 +106,7 @@ class FoundTable:
     - `written_before` is true if the table has columns that only Sluice creates.
     - `confined` is true if the other fields describe only the rows of one shard, whose owner is `owner`.
     - `mismatch` says why the rows of shards cannot be distinguished, and is empty if they can be distinguished.
-    - `columns` are the lower-case names of the table's columns.
+    - `columns` are the lower-case names of the table's columns. A field of a struct is named "struct.field".
     """
 
     exists: bool
@@ -161,6 +161,14 @@ def refuse_others(owner: Owner, found: FoundTable) -> None:
     writer = LakeWriter(owner=owner, epoch=0, delivery=0)
     for state, why in (*_owned(writer, found), *_unowned(None, found)):
         raise TableError(owner.table, f"{why}, or {_accept(owner)}", state=state, for_good=True)
+
+
+def refuse_without_columns(writer: LakeWriter, record: TableRecord | None, found: FoundTable, instead: str) -> None:
+    """Raises TableError if another program removed one of the writer's columns from the table since the last run. `instead` says in the
+    error what else an operator may do than restore the table.
+    """
+    for state, why in _without_columns(writer, record, found):
+        raise TableError(writer.owner.table, f"{why}, or {instead}", state=state, for_good=True)
 
 
 def behind_our_back(owner: Owner, record: TableRecord, found: FoundTable) -> str:
@@ -301,7 +309,7 @@ def _removed_names(commit: Mapping[str, Any]) -> list[str]:
         names = json.loads(text)
     except ValueError:
         names = text
-    return [str(name).strip("`").lower() for name in (names if isinstance(names, list) else [text]) if name]
+    return [str(name).replace("`", "").lower() for name in (names if isinstance(names, list) else [text]) if name]
 
 
 def was_replaced(owner: Owner, record: TableRecord, found: FoundTable) -> bool:

@@ -22,6 +22,7 @@ from sluice.orchestration.base.lake_settings import lake_error_line, storage_opt
 from sluice.orchestration.run.table_locks import written_target
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.side_tables.alone import kinds_of, refuse_unless_left
+from sluice.spark_jobs.side_tables.removed_columns import refuse_removed
 from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.table_owner import (
@@ -58,28 +59,26 @@ def _why_refused(config: SluiceConfig, destination: str, name: str) -> str:
     owner = Owner(ledger_id=ledger.ledger_id, destination=destination, table=name)
     writer = LakeWriter(owner=owner, epoch=ledger.epoch, delivery=ledger.next_delivery)
     target, options = written_target(config, destination)(name), storage_options(config.storage_options)
+    captured = _captured_columns(config, destination, name)
     try:
         if target.current_state:
-            writer = dataclasses.replace(writer, columns=_needed_columns(config, destination, target, name))
-            _refuse_current_state(writer, target, _record(records.get(name)), options)
-        else:
-            _refuse_side_tables(writer, target, records.side_tables(name), options)
+            wanted = wanted_columns(captured, soft_deletes=target.deletes == "soft") if captured else ()
+            needs = dataclasses.replace(writer, columns=frozenset(column.name.lower() for column in wanted))
+            _refuse_current_state(needs, target, _record(records.get(name)), options)
+        _refuse_side_tables(writer, target, (records.side_tables(name), captured), options)
     except TableError as error:
         return f"{error.state}: {lake_error_line(config, error.reason)}"
     return ""
 
 
-def _needed_columns(config: SluiceConfig, destination: str, target: TableTarget, name: str) -> frozenset[str]:
-    """Returns the lower-case names of the columns that the next run writes: the captured columns and Sluice's own. Returns no columns if
-    the table is not in the list of captured tables.
-    """
+def _captured_columns(config: SluiceConfig, destination: str, name: str) -> tuple[LakeColumn, ...]:
+    """Returns the captured columns of a table, without their types. Returns none if the table is not in the list of captured tables."""
     settings, tables = config.destinations[destination], read_tables(config.destination_dir(destination))
-    found: set[str] = set()
+    found = list[LakeColumn]()
     for version in (each for each in tables if each.name == name):
         kept = ColumnFilter(settings.column_include, settings.column_exclude).kept(version)
-        captured = (LakeColumn(name=version.columns[index].name, type="") for index in kept)
-        found |= {each.name.lower() for each in wanted_columns(captured, soft_deletes=target.deletes == "soft")}
-    return frozenset(found)
+        found += (LakeColumn(name=version.columns[index].name, type="") for index in kept)
+    return tuple(found)
 
 
 def _refuse_current_state(
@@ -92,12 +91,19 @@ def _refuse_current_state(
 
 
 def _refuse_side_tables(
-    writer: LakeWriter, target: TableTarget, kept: Mapping[str, tuple[str, int]], options: Mapping[str, str]
+    writer: LakeWriter,
+    target: TableTarget,
+    left: tuple[Mapping[str, tuple[str, int]], Iterable[LakeColumn]],
+    options: Mapping[str, str],
 ) -> None:
-    owner = writer.owner
+    """Refuses the change log and the history as the next run would. `left` has their records by kind, and the table's captured columns."""
+    owner, (kept, captured) = writer.owner, left
     for kind, path in kinds_of(target):
         app_id = side_app_id_of(owner.destination, owner.ledger_id, kind, owner.table)
-        refuse_unless_left(writer, _record(kept.get(kind)), SideTable(owner.table, path, app_id, options).open())
+        table, record = SideTable(owner.table, path, app_id, options).open(), _record(kept.get(kind))
+        refuse_removed(writer, record, table, kind, [column.name for column in captured])
+        if not target.current_state:
+            refuse_unless_left(writer, record, table)
 
 
 def _record(kept: tuple[str, int] | None) -> TableRecord | None:

@@ -22,6 +22,7 @@ from sluice.spark_jobs.maintain.rule import FILE_BYTES, MaintenanceAct
 from sluice.spark_jobs.maintain.tables import VACUUM, Maintained, MaintainedTable, facts_of, looked_at
 from sluice.spark_jobs.session import first_line
 from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, side_app_id_of
+from sluice.spark_jobs.table_owner import may_lack_columns
 from sluice.spark_jobs.tables.commit_record import maintenance_record
 from sluice.spark_jobs.tables.delta_table import VECTORS_FEATURE
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
@@ -119,9 +120,11 @@ def _done(given: MaintainedSideTable, plan: Maintained, since: int, began: float
     version = side.version
     sync_commits(given.path, since, version)
     table = given.current_state
-    # If another program restored the table, its stored record is not replaced. The next batch compares the record with the table, and so
-    # detects the restore.
-    if not side.was_restored(table.owner, table.records.side_table(table.name, given.kind)):
+    # If another program restored the table or removed columns from it, the stored record stays. The next batch compares the record
+    # with the table, and so detects the change.
+    record = table.records.side_table(table.name, given.kind)
+    lacks = record is not None and may_lack_columns(record, side.found(table.owner, record), ())
+    if not lacks and not side.was_restored(table.owner, record):
         table.records.keep_side_table(table.name, given.kind, side.record)
     after = facts_of(given.table) or plan.before
     return dataclasses.replace(plan, after=after, version=version, seconds=round(time.monotonic() - began, 3))

@@ -22,7 +22,7 @@ from sluice.batch_manifest.values import ChangesSegment, LakeColumn, SchemaSegme
 from sluice.object_stores.stored_files import StoredFiles
 from sluice.spark_jobs.cascades.files import DERIVED
 from sluice.spark_jobs.side_tables.columns import map_columns
-from sluice.spark_jobs.side_tables.log_rows import LogRows, event_row, log_schema
+from sluice.spark_jobs.side_tables.log_rows import IMAGES, LogRows, event_row, log_schema
 from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, types_of
 from sluice.spark_jobs.staged_batch import last_order_key
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
@@ -84,7 +84,7 @@ def append_read(
         return False
     names = chunks.names()
     types = {field.name: field.type for field in chunks.schema(names[0])}
-    own = LogRows(names=map_columns(table.name, columns, _images_of(table)).names, types=types)
+    own = LogRows(names=map_columns(table.name, columns, images_of(table)).names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield from event_row(own.schema, READ, *position, json.dumps(details)).to_batches()
@@ -97,7 +97,7 @@ def append_read(
 
 def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: str) -> bool:
     types = {field.name: field.type for field in pq.read_schema(segment.file)}
-    columns = map_columns(table.name, segment.columns, _images_of(table))
+    columns = map_columns(table.name, segment.columns, images_of(table))
     own = LogRows(names=columns.names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -150,10 +150,10 @@ def _without_images() -> pa.Schema:
     """Returns the schema of rows about the whole table. The schema has no columns for row images, because these columns are added with the
     first change.
     """
-    return pa.schema([field for field in log_schema([]) if field.name not in {"before", "after"}])
+    return pa.schema([field for field in log_schema([]) if field.name not in IMAGES])
 
 
-def _images_of(table: SideTable) -> Mapping[str, str]:
+def images_of(table: SideTable) -> Mapping[str, str]:
     """Returns the Spark type of each field in the log's row images."""
     fields = [] if table.log is None else table.log.schema().fields
     return {

@@ -28,12 +28,13 @@ TAIL = (
     pa.field("origin", pa.string()),
     pa.field("detail", pa.string()),
 )
+IMAGES = ("before", "after")  # The names of the structs with the row before and after a change.
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def log_schema(fields: Sequence[pa.Field[Any]]) -> pa.Schema:
     """Returns the schema of a change log whose row images have these fields."""
-    images: list[pa.Field[Any]] = [pa.field(name, pa.struct(fields)) for name in ("before", "after")]
+    images: list[pa.Field[Any]] = [pa.field(name, pa.struct(fields)) for name in IMAGES]
     every: list[pa.Field[Any]] = [*HEAD, *images, *TAIL]
     return pa.schema(every)
 

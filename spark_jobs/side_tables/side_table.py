@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import deltalake
@@ -35,8 +35,12 @@ from sluice.spark_jobs.table_owner import TABLE_OWNED, FoundTable, Owner, TableR
 CHECKPOINT_COMMITS = 50
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
-# Matches deltalake's errors for a table with Delta features that it does not support.
-FEATURES = re.compile(r"(?:unsupported|unknown)[^\n]{0,80}features?[^\n]{0,200}", re.IGNORECASE)
+# Matches deltalake's errors for a table with Delta features that it does not support, or to which it cannot add columns because of column
+# mapping.
+FEATURES = re.compile(
+    r"(?:(?:unsupported|unknown)[^\n]{0,80}features?|column mapping is not supported|schema evolution on column-mapped)[^\n]{0,200}",
+    re.IGNORECASE,
+)
 
 
 def side_app_id(batch: StagedBatch, staged: StagedTable, kind: str) -> str:
@@ -132,6 +136,7 @@ class SideTable:
             owner=owner.to_text(),
             applied_epoch=epoch_of(self.applied) if self.applied >= 0 else -1,
             commits=self.log.history(later) if later > 0 else (),
+            columns=frozenset(_names(self.log.schema().fields)),
         )
 
     def was_restored(self, owner: Owner, record: TableRecord | None) -> bool:
@@ -281,6 +286,12 @@ class SideTable:
             self.log.create_checkpoint()
             if self.log.metadata().configuration.get(CLEANING_PROPERTY, "true") == "true":
                 self.log.cleanup_metadata()
+
+
+def _names(fields: Any) -> Iterator[str]:
+    for field in fields:
+        yield field.name.lower()
+        yield from (f"{field.name}.{inner.name}".lower() for inner in getattr(field.type, "fields", ()))
 
 
 def types_of(fields: Any) -> dict[str, str]:

@@ -24,6 +24,7 @@ from sluice.spark_jobs.session import LakeSession, first_line, is_away
 from sluice.spark_jobs.side_tables import change_log, history
 from sluice.spark_jobs.side_tables.alone import kinds_of, refuse_other_name, refuse_unless_left, report
 from sluice.spark_jobs.side_tables.history_fix import is_due, settle
+from sluice.spark_jobs.side_tables.removed_columns import needed_columns, refuse_removed
 from sluice.spark_jobs.side_tables.side_table import FEATURES, SideTable, side_app_id, side_app_id_of
 from sluice.spark_jobs.staged_batch import StagedBatch, last_order_key
 from sluice.spark_jobs.tables.commit_record import commit_record
@@ -52,16 +53,19 @@ class Share:
         return (name, order_key) in self.renamed
 
     def table(self, path: str, kind: str) -> SideTable:
-        """Opens the change log or history. Raises TableError if it has another owner. If conf/ configures no current-state table, also
-        raises TableError if another program replaced, restored or removed the change log or history since the last run.
+        """Opens the change log or history. Raises TableError if it has another owner, or if another program removed columns from it since
+        the last run. If conf/ configures no current-state table, also raises TableError if another program replaced, restored or removed
+        the change log or history since the last run.
         """
         name = self.staged.name
         app_id = side_app_id(self.batch, self.staged, kind)
         table = self.opened(name, path, app_id)
         if table.log is None:
             self.target.refuse_clash(name)
+        writer, record = writer_of(self.batch, self.staged), self.context.records.side_table(name, kind)
+        refuse_removed(writer, record, table, kind, needed_columns(self.staged, table, kind))
         if not self.target.current_state:
-            refuse_unless_left(writer_of(self.batch, self.staged), self.context.records.side_table(name, kind), table)
+            refuse_unless_left(writer, record, table)
         return table
 
     def opened(self, name: str, path: str, app_id: str) -> SideTable:

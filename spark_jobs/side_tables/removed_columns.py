@@ -1,0 +1,52 @@
+"""Refuses a change log or history from which another program dropped or renamed columns that Sluice writes. `write` calls this module
+before it writes such a table, and `sluice schema resume` calls it before a stopped table continues.
+
+Sluice itself never drops or renames a column of a change log or history (`columns`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+
+from sluice.batch_manifest.values import StagedTable
+from sluice.spark_jobs.side_tables import change_log
+from sluice.spark_jobs.side_tables.columns import map_columns
+from sluice.spark_jobs.side_tables.history import KIND as HISTORY
+from sluice.spark_jobs.side_tables.log_rows import IMAGES, log_schema
+from sluice.spark_jobs.side_tables.side_table import SideTable
+from sluice.spark_jobs.side_tables.versions import PERIOD_TYPES
+from sluice.spark_jobs.staged_batch import columns_before, first_lacking
+from sluice.spark_jobs.table_owner import LakeWriter, TableRecord, refuse_without_columns
+
+
+def refuse_removed(
+    writer: LakeWriter, record: TableRecord | None, table: SideTable, kind: str, columns: Collection[str]
+) -> None:
+    """Raises a TableError that stops the table if another program has dropped or renamed a column of the change log or history since the
+    last run. `columns` are the columns of the change log or history that store columns of the source. If it is empty, nothing is checked.
+    """
+    if record is None or table.log is None or not columns:
+        return
+    if kind == HISTORY:
+        needed = {*columns, *PERIOD_TYPES}
+    else:
+        needed = {*log_schema([]).names, *(f"{image}.{name}" for image in IMAGES for name in columns)}
+    wanted = dataclasses.replace(writer, columns={name.lower() for name in needed})
+    instead = "move this table away: Sluice then creates a new one"
+    refuse_without_columns(wanted, record, table.found(writer.owner, record), instead)
+
+
+def needed_columns(staged: StagedTable, table: SideTable, kind: str) -> Collection[str]:
+    """Returns the columns of the change log or history that store the source's columns from before the first segment that it lacks. Returns
+    none if it lacks no segment, or if the table was renamed. Raises TableError if the columns cannot be mapped.
+    """
+    first = first_lacking(staged, table.applied, leaves_rows=True)
+    return () if first is None else map_columns(table.name, columns_before(first), given(table, kind)).names.values()
+
+
+def given(table: SideTable, kind: str) -> Mapping[str, str]:
+    """Returns the columns that store columns of the source, with Spark's names of their types. Sluice's own columns are left out."""
+    if kind == change_log.KIND:
+        return change_log.images_of(table)
+    return {name: type_name for name, type_name in table.columns.items() if name not in PERIOD_TYPES}
