@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
+from sluice.batch_manifest.values import LakeColumn
 from sluice.equality.lake_side import LakeSide
 from sluice.equality.table_plan import ORDER_KEY, ComparisonPlan, RefusedError
-from sluice.spark_jobs.side_tables.columns import typed_name
+from sluice.spark_jobs.side_tables.columns import mapping_of, sources_of
 
 CURRENT, FROM_KEY = "is_current", "_sluice_from_order_key"
 
@@ -57,10 +58,9 @@ class HistorySide(LakeSide):
         """Returns the history's column that stores the values of the source's column `name` with its current type. If there is none,
         returns the column with the same name and another type, or "" if there is no such column either.
         """
-        spelled = {each.lower(): each for each in there}
-        kind = self._wanted[name]
-        ways = [spelled.get(each.lower(), "") for each in (name, typed_name(name, kind))]
-        return next((way for way in ways if way and there[way] == kind), ways[0])
+        wanted = [LakeColumn(name=each, type=kind) for each, kind in self._wanted.items()]
+        ours = mapping_of(wanted, there, sources_of(self._log.schema().fields)).names[name]
+        return ours if ours in there else next((each for each in there if each.lower() == name.lower()), "")
 
 
 def _renamed(reader: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -21,7 +21,7 @@ from deltalake import write_deltalake
 from sluice.batch_manifest.values import ChangesSegment, LakeColumn, SchemaSegment, Segment, TruncateSegment
 from sluice.object_stores.stored_files import StoredFiles
 from sluice.spark_jobs.cascades.files import DERIVED
-from sluice.spark_jobs.side_tables.columns import map_columns
+from sluice.spark_jobs.side_tables.columns import MappedColumns, map_columns, sources_of
 from sluice.spark_jobs.side_tables.log_rows import IMAGES, LogRows, event_row, log_schema
 from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, types_of
 from sluice.spark_jobs.staged_batch import last_order_key
@@ -84,7 +84,7 @@ def append_read(
         return False
     names = chunks.names()
     types = {field.name: field.type for field in chunks.schema(names[0])}
-    own = LogRows(names=map_columns(table.name, columns, images_of(table)).names, types=types)
+    own = _log_rows(table, columns, types)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield from event_row(own.schema, READ, *position, json.dumps(details)).to_batches()
@@ -97,8 +97,7 @@ def append_read(
 
 def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: str) -> bool:
     types = {field.name: field.type for field in pq.read_schema(segment.file)}
-    columns = map_columns(table.name, segment.columns, images_of(table))
-    own = LogRows(names=columns.names, types=types)
+    own = _log_rows(table, segment.columns, types)
 
     def batches() -> Iterator[pa.RecordBatch]:
         # `table.applied` is read before the batches, because it cannot be read while deltalake consumes them.
@@ -153,12 +152,16 @@ def _without_images() -> pa.Schema:
     return pa.schema([field for field in log_schema([]) if field.name not in IMAGES])
 
 
-def images_of(table: SideTable) -> Mapping[str, str]:
-    """Returns the Spark type of each field in the log's row images."""
+def mapped_columns(table: SideTable, columns: Sequence[LakeColumn]) -> MappedColumns:
+    """Maps columns of the source to fields of the log's row images. Raises TableError if a column has a name that Delta refuses."""
     fields = [] if table.log is None else table.log.schema().fields
-    return {
-        name: kind for field in fields if field.name == "after" for name, kind in types_of(field.type.fields).items()
-    }
+    images = [image for field in fields if field.name == "after" for image in field.type.fields]
+    return map_columns(table.name, columns, types_of(images), sources_of(images))
+
+
+def _log_rows(table: SideTable, columns: Sequence[LakeColumn], types: Mapping[str, Any]) -> LogRows:
+    mapped = mapped_columns(table, columns)
+    return LogRows(names=mapped.names, types=types, sources=mapped.sources)
 
 
 def _batches(path: Any) -> Iterator[pa.RecordBatch]:

@@ -2,7 +2,8 @@
 
 A schema change never renames, converts or drops existing columns of a change log or history. A column that the source dropped stays, and is
 NULL in later rows. A renamed column continues in a column with the new name, and a column whose type changed continues in a new column
-`<name>__<type>`.
+`<name>__<type>`. If the source has a column of this name, the new column is `<name>__<type>_2`, and so on. The metadata of the new column
+records the column of the source (SOURCE), so that a later column of the source never gets the new column.
 
 Rows of a change log and closed versions of a history keep their values. In the current rows of a history, the new column gets the values of
 the old one, converted if possible. Merges find a current row by the newest columns of its key, and queries read these columns.
@@ -11,12 +12,16 @@ the old one, converted if possible. Merges find a current row by the newest colu
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from sluice.batch_manifest.values import Alteration, AlterationKind, LakeColumn
 from sluice.spark_jobs.errors import TableError
 
+SOURCE = "sluice.source"  # The metadata of a column has the name of the source's column under this key, if the two names differ.
 WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 DECIMAL = re.compile(r"decimal\(\d+, ?(\d+)\)")
 ALTERS_TYPE = frozenset({"widen", "convert"})
@@ -27,44 +32,67 @@ UNPLAIN = re.compile(r"[ ,;{}()\n\t=\"`]")
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MappedColumns:
     """How the source's columns map to columns of a change log or history. `names` has the column of the change log or history for each
-    column of the source, in the source's order. `added` are the columns that must be added to the change log or history.
+    column of the source, in the source's order. `added` are the columns that must be added to the change log or history. `sources` has the
+    column of the source for each added column with another name. The metadata of the added column must record it (SOURCE).
     """
 
     names: Mapping[str, str]
     added: tuple[LakeColumn, ...]
 
+    @property
+    def sources(self) -> dict[str, str]:
+        new = {each.name for each in self.added}
+        return {ours: name for name, ours in self.names.items() if ours in new and ours != name}
+
 
 def map_columns(
-    name: str, columns: Sequence[LakeColumn], there: Mapping[str, str], taken: Sequence[str] = ()
+    name: str,
+    columns: Sequence[LakeColumn],
+    there: Mapping[str, str],
+    sources: Mapping[str, str],
+    taken: Sequence[str] = (),
 ) -> MappedColumns:
     """Maps the columns of the source table `name` ("database.table") to columns of the change log or history. `there` has the existing
-    columns with Spark's names of their types. `taken` are the names of Sluice's own columns.
+    columns with Spark's names of their types, and `sources` their recorded columns of the source. `taken` are the names of Sluice's own
+    columns.
 
-    Raises TableError if a column of the source has the name of one of Sluice's columns, or a name that Delta refuses. Also raises it if the
-    column for the present type (`typed_name`) exists with another type.
+    Raises TableError if a column of the source has the name of one of Sluice's columns, or a name that Delta refuses.
+    """
+    for column in columns:
+        _refuse_name(name, column.name, taken)
+    return mapping_of(columns, there, sources)
+
+
+def mapping_of(
+    columns: Sequence[LakeColumn], there: Mapping[str, str], sources: Mapping[str, str] = MappingProxyType({})
+) -> MappedColumns:
+    """Maps columns of a source table as `map_columns` does, and refuses no name. Uses an existing column only if it has the type of the
+    source's column and stores no other column of the source. The same arguments always give the same result.
     """
     known = {column.lower(): (column, kind) for column, kind in there.items()}
+    owners = {ours.lower(): theirs.lower() for ours, theirs in sources.items()}
+    every = {column.name.lower() for column in columns}
     names: dict[str, str] = {}
     added: list[LakeColumn] = []
     for column in columns:
-        _refuse_name(name, column.name, taken)
-        wanted = column.name
-        spelled, kind = known.get(wanted.lower(), (wanted, column.type))
-        if kind != column.type:
-            wanted = typed_name(column.name, column.type)
-            spelled, kind = known.get(wanted.lower(), (wanted, column.type))
-        if kind != column.type:
-            why = (
-                f"column {column.name} of the table is now {column.type}, and the column {spelled} of the "
-                "change log or history has another type"
-            )
-            raise TableError(
-                name, f"{why}; move the change log or history away; Sluice then creates a new one", for_good=True
-            )
+        own = column.name.lower()
+        for wanted in _candidates(column):
+            lowered = wanted.lower()
+            # Without a record, a column stores the column of the source that has its name.
+            owner = owners.get(lowered, lowered if lowered in every else own)
+            spelled, kind = known.get(lowered, (wanted, column.type))
+            if owner == own and kind == column.type:
+                break
         names[column.name] = spelled
         if spelled.lower() not in known:
             added.append(LakeColumn(name=spelled, type=column.type))
     return MappedColumns(names=names, added=tuple(added))
+
+
+def _candidates(column: LakeColumn) -> Iterator[str]:
+    """Yields the names that a column of the source may have in a change log or history, in the order in which they are tried."""
+    typed = typed_name(column.name, column.type)
+    return itertools.chain((column.name, typed), (f"{typed}_{number}" for number in itertools.count(2)))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,11 +126,15 @@ def taken_over(
     mapped: MappedColumns,
     columns: Sequence[LakeColumn],
     there: Mapping[str, str],
+    sources: Mapping[str, str],
     alterations: Sequence[Alteration] = (),
 ) -> tuple[TakenOver, ...]:
     """Returns the columns of a history that take values from other columns, because the source renamed a column or changed its type.
-    `there` has the history's columns and types before `mapped.added` were added.
+    `there` has the history's columns and types before `mapped.added` were added, and `sources` their recorded columns of the source.
     """
+    # The recorded column of the source wins over the present mapping.
+    owners = {ours.lower(): name.lower() for name, ours in mapped.names.items()}
+    owners |= {ours.lower(): name.lower() for ours, name in sources.items()}
     renames = {each.new_name.lower(): each.column for each in alterations if each.kind is AlterationKind.RENAME}
     begin = {each.column.lower() for each in alterations if each.kind is AlterationKind.ADD}
     altered = {each.column.lower() for each in alterations if each.kind in ALTERS_TYPE}
@@ -113,7 +145,7 @@ def taken_over(
         if name in begin:
             continue
         others = {ours} if name in renames else set(mapped.names.values())
-        known = _variants(renames.get(name, name), there, column.type if name in renames else "")
+        known = _variants(renames.get(name, name).lower(), there, owners, column.type if name in renames else "")
         origins = tuple(each for each in known if each[0] not in others)
         if origins:
             altered_there = name in renames or name in altered or ours in added
@@ -124,14 +156,23 @@ def taken_over(
     return tuple(found)
 
 
-def _variants(name: str, there: Mapping[str, str], wanted: str) -> tuple[tuple[str, str], ...]:
+def _variants(
+    name: str, there: Mapping[str, str], owners: Mapping[str, str], wanted: str
+) -> tuple[tuple[str, str], ...]:
     """Returns all columns of the history that have ever stored the source's column `name`, as (column, type). If one of them has the type
-    `wanted`, returns only that column.
+    `wanted`, returns only that column. `owners` has the column of the source for columns of the history, as far as it is known.
     """
     known = [
-        (ours, kind) for ours, kind in there.items() if ours.lower() in {name.lower(), typed_name(name, kind).lower()}
+        (ours, kind)
+        for ours, kind in there.items()
+        if owners.get(ours.lower(), name if ours.lower() in {name, typed_name(name, kind).lower()} else "") == name
     ]
     return tuple([each for each in known if each[1] == wanted] or known)
+
+
+def sources_of(fields: Any) -> dict[str, str]:
+    """Returns the recorded column of the source for each of these fields of deltalake that has such a record."""
+    return {field.name: str(field.metadata[SOURCE]) for field in fields if SOURCE in (field.metadata or {})}
 
 
 def typed_name(name: str, kind: str) -> str:

@@ -300,7 +300,7 @@ class History:
         `types` has the Arrow types of the source's columns. `at` is the order key and the metadata of the next commit.
         """
         if self.table.log is None:
-            mapped = map_columns(self.table.name, columns, {}, [column.name for column in PERIOD])
+            mapped = map_columns(self.table.name, columns, {}, {}, [column.name for column in PERIOD])
             fields = [pa.field(mapped.names[column.name], types.field(column.name).type) for column in columns]
             own = [pa.field(column.name, PERIOD_TYPES[column.name]) for column in PERIOD]
             comment = (
@@ -329,15 +329,15 @@ class History:
         A run may crash after it has added a key column and before it has filled it. The open versions then have NULL in this column. So an
         existing key column is filled too if `_lack` finds NULL in it.
         """
-        there = self._given
-        mapped = map_columns(self.table.name, columns, there, [column.name for column in PERIOD])
+        there, sources = self._given, self.table.sources
+        mapped = map_columns(self.table.name, columns, there, sources, [column.name for column in PERIOD])
         keys = _spelled(mapped.names, key)
         found = [
             each
-            for each in taken_over(mapped, columns, there, alterations)
+            for each in taken_over(mapped, columns, there, sources, alterations)
             if each.required or (each.column in keys and self._lack([each.column]))
         ]
-        self.table.add(mapped.added)
+        self.table.add(mapped)
         values = {each.column: value for each in found if (value := each.value(_quoted))}
         if values:
             self._take_over(values, at, renames=any(each.renamed for each in found))

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.spark_jobs.merging.fold import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
+from sluice.spark_jobs.side_tables.columns import SOURCE
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, GROUP_COLUMNS, OPERATION, ORDER_KEY, PRESENT
 
 NAMES = {INSERT: "insert", UPDATE_AFTER: "update", DELETE: "delete"}
@@ -44,18 +45,25 @@ class LogRows:
     """Converts row images in stream order to rows of a change log.
 
     `names` maps each column of the source to the name of its field in the log's structs `before` and `after`. `types` maps each column of
-    the source to its Arrow type. Images up to the order key `after` are left out, because the log has them. `origin` is empty for images of
-    row events. For other images, it names their cause, such as a foreign key.
+    the source to its Arrow type. `sources` has the column of the source for each new field with another name, which the field records.
+    Images up to the order key `after` are left out, because the log has them. `origin` is empty for images of row events. For other images,
+    it names their cause, such as a foreign key.
     """
 
     names: Mapping[str, str]
     types: Mapping[str, Any]
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
     after: int = -1
     origin: str = ""
 
     @property
     def schema(self) -> pa.Schema:
-        return log_schema([pa.field(self.names[name], self.types[name]) for name in self.names])
+        return log_schema(self._fields)
+
+    @property
+    def _fields(self) -> list[pa.Field[Any]]:
+        recorded = {ours: {SOURCE: name} for ours, name in self.sources.items()}
+        return [pa.field(ours, self.types[name], metadata=recorded.get(ours)) for name, ours in self.names.items()]
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields batches with one row per change. In `batches`, the before image of an update immediately precedes its after image, but may
@@ -130,8 +138,7 @@ class LogRows:
     def _image(self, images: pa.Table, indices: Numbers) -> Any:
         at: Any = pa.array(indices, mask=indices < 0)
         values = [_flat(images[name].take(at)) for name in self.names]
-        fields = [pa.field(self.names[name], self.types[name]) for name in self.names]
-        return pa.StructArray.from_arrays(values, fields=fields, mask=pa.array(indices < 0))
+        return pa.StructArray.from_arrays(values, fields=self._fields, mask=pa.array(indices < 0))
 
     def _present(self, images: pa.Table, indices: Numbers) -> Any:
         """Returns, for each change, the names of the columns that its before image has, or those that its after image has. `indices` has

@@ -7,7 +7,7 @@ Sluice itself never drops or renames a column of a change log or history (`colum
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from sluice.batch_manifest.values import StagedTable
 from sluice.spark_jobs.side_tables import change_log
@@ -42,11 +42,9 @@ def needed_columns(staged: StagedTable, table: SideTable, kind: str) -> Collecti
     none if it lacks no segment, or if the table was renamed. Raises TableError if the columns cannot be mapped.
     """
     first = first_lacking(staged, table.applied, leaves_rows=True)
-    return () if first is None else map_columns(table.name, columns_before(first), given(table, kind)).names.values()
-
-
-def given(table: SideTable, kind: str) -> Mapping[str, str]:
-    """Returns the columns that store columns of the source, with Spark's names of their types. Sluice's own columns are left out."""
+    if first is None:
+        return ()
     if kind == change_log.KIND:
-        return change_log.images_of(table)
-    return {name: type_name for name, type_name in table.columns.items() if name not in PERIOD_TYPES}
+        return change_log.mapped_columns(table, columns_before(first)).names.values()
+    there = {name: type_name for name, type_name in table.columns.items() if name not in PERIOD_TYPES}
+    return map_columns(table.name, columns_before(first), there, table.sources).names.values()

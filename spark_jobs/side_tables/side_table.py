@@ -23,12 +23,13 @@ from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 
-from sluice.batch_manifest.values import LakeColumn, StagedTable
+from sluice.batch_manifest.values import StagedTable
 from sluice.spark_jobs import sql_text
 from sluice.spark_jobs.conflicts import COMMIT_TRIES_MAX, CommitConflicts
 from sluice.spark_jobs.durable_lake import before_checkpoint, sync_commits
 from sluice.spark_jobs.errors import LostCommitError, TableError, unreadable_log
 from sluice.spark_jobs.fence import READ_ONLY, Fence
+from sluice.spark_jobs.side_tables.columns import SOURCE, MappedColumns, sources_of
 from sluice.spark_jobs.staged_batch import StagedBatch, epoch_of
 from sluice.spark_jobs.table_owner import TABLE_OWNED, FoundTable, Owner, TableRecord, behind_our_back
 
@@ -175,11 +176,24 @@ class SideTable:
                 (f"the Delta table {self.path} could not be created; check whether the folder contains other files"),
             )
 
-    def add(self, columns: tuple[LakeColumn, ...]) -> None:
-        """Adds columns. Raises LostCommitError if a commit of another writer replaced this commit."""
+    @property
+    def sources(self) -> dict[str, str]:
+        """The recorded column of the source for each column that has another name than this column."""
+        return {} if self.log is None else sources_of(self.log.schema().fields)
+
+    def add(self, mapped: MappedColumns) -> None:
+        """Adds the columns that are missing. Raises LostCommitError if a commit of another writer replaced this commit."""
+        columns, sources = mapped.added, mapped.sources
         if columns:
             before = self.version
-            fields = [deltalake.Field(each.name, PrimitiveType(sql_text.delta_type(each.type))) for each in columns]
+            fields = [
+                deltalake.Field(
+                    each.name,
+                    PrimitiveType(sql_text.delta_type(each.type)),
+                    metadata={SOURCE: sources[each.name]} if each.name in sources else None,
+                )
+                for each in columns
+            ]
             self.fence.check(self.name)
             self.log.alter.add_columns(fields)
             self.open()

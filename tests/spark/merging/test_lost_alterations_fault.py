@@ -17,6 +17,7 @@ from sluice.spark_jobs import consistent_snapshots
 from sluice.spark_jobs.consistent_snapshots import PublishedTables, publish_consistent_snapshot
 from sluice.spark_jobs.errors import LostCommitError, TableError
 from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.side_tables.columns import mapping_of
 from sluice.spark_jobs.side_tables.side_table import SideTable
 from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.table_owner import TableRecord
@@ -95,7 +96,7 @@ def test_fault_a_change_of_a_history_whose_commit_was_replaced_is_no_success(
 
     def change() -> None:
         if what == "columns":
-            table.add((LakeColumn(name="note", type="string"),))
+            table.add(mapping_of([LakeColumn(name="note", type="string")], table.columns))
         else:
             table.keep({"sluice.key": "id"})
 

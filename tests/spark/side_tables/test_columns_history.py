@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from sluice.equality.history_side import HistorySide
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging.context import MergeContext
 from sluice.spark_jobs.side_tables.side_table import SideTable
 from sluice.spark_jobs.side_tables.write import Share, names_given, write_side_tables
 from sluice.spark_jobs.staged_files.read import read_staged_batch
 from sluice.spark_jobs.targets.report import TableTarget
-from tests.spark.side_tables.fix_side_tables import ORDERS, LoggedTable, changes, delete, insert, update
+from tests.spark.side_tables.fix_side_tables import NAME, ORDERS, LoggedTable, changes, delete, insert, update
 from tests.spark.staged import Changes, Image, Schema, SchemaChange, stage
 
 NARROW = Schema({"id": "int", "note": "string"}, ("id",))
@@ -112,6 +113,57 @@ def test_a_column_that_is_added_again_has_no_values_of_the_one_before_history(lo
     )
     logged.write(logged.stage(dropped, again))
     assert found(logged, "price, price__bigint") == [(7, None, 16, None)]
+
+
+TYPED = Schema({"id": "bigint", "note": "string", "a": "int", "a__bigint": "bigint"}, ("id",))
+WIDENED = Schema({**TYPED.columns, "a": "bigint"}, ("id",))
+BEGUN = images(TYPED, (1, 16, {"id": 1, "note": "x", "a": 2, "a__bigint": 3}))
+
+
+def logged_values(logged: LoggedTable, columns: str) -> list[tuple[Any, ...]]:
+    fields = ", ".join(f"after.{name}" for name in columns.split(", "))
+    return logged.rows(logged.target.change_log, fields, "order_key")
+
+
+@pytest.mark.found
+def test_a_column_of_another_type_gets_no_column_that_stores_another_column_of_the_source_history(
+    logged: LoggedTable,
+) -> None:
+    """Defect 1103: the source has a column `a__bigint`, and its column `a` becomes a BIGINT. The history and the change log stored both
+    columns in the column `a__bigint`.
+    """
+    widened = SchemaChange(32, WIDENED, alterations=altered("widen", "a"))
+    after = images(WIDENED, (3, 48, {"id": 1, "note": "x", "a": 20, "a__bigint": 30}))
+    logged.write(logged.stage(BEGUN))
+    for segments in ((widened, after), (images(WIDENED, (3, 64, {"id": 1, "note": "x", "a": 21, "a__bigint": 31})),)):
+        logged.write(logged.stage(*segments))
+    names = "a, a__bigint, a__bigint_2"
+    assert found(logged, names) == [(2, 3, 2, 16, 48), (None, 30, 20, 48, 64), (None, 31, 21, 64, None)]
+    later = [row for row in logged_values(logged, names) if row != (None, None, None)]
+    assert later == [(2, 3, None), (None, 30, 20), (None, 31, 21)]
+    side = HistorySide(NAME, logged.target.history, {}, WIDENED.columns)
+    assert (side.spelled("a"), side.spelled("a__bigint")) == ("a__bigint_2", "a__bigint")
+
+
+@pytest.mark.found
+def test_a_new_column_of_the_source_gets_no_column_that_stores_values_of_another_type_history(
+    logged: LoggedTable,
+) -> None:
+    """Test for defect 1103: here `a` becomes a BIGINT first, and then the source gets a column `a__bigint`."""
+    before, between = (
+        Schema({name: kind for name, kind in of.columns.items() if name != "a__bigint"}, ("id",))
+        for of in (TYPED, WIDENED)
+    )
+    logged.write(logged.stage(images(before, (1, 16, {"id": 1, "note": "x", "a": 2}))))
+    widened = SchemaChange(32, between, alterations=altered("widen", "a"))
+    logged.write(logged.stage(widened, images(between, (3, 48, {"id": 1, "note": "x", "a": 20}))))
+    more = SchemaChange(64, WIDENED, alterations=altered("add", "a__bigint"))
+    after = images(WIDENED, (3, 80, {"id": 1, "note": "x", "a": 21, "a__bigint": 31}))
+    logged.write(logged.stage(more, after))
+    names = "a, a__bigint, a__bigint__bigint"
+    assert found(logged, names) == [(2, 2, None, 16, 48), (None, 20, None, 48, 80), (None, 21, 31, 80, None)]
+    later = [row for row in logged_values(logged, names) if row != (None, None, None)]
+    assert later == [(2, None, None), (None, 20, None), (None, 21, 31)]
 
 
 def test_a_key_whose_values_do_not_fit_the_new_type_stops_by_name_history(logged: LoggedTable) -> None:
