@@ -280,13 +280,11 @@ def _without_columns(writer: LakeWriter, record: TableRecord | None, found: Foun
         )
 
 
-def may_lack_columns(record: TableRecord, found: FoundTable, dropped: Iterable[str]) -> bool:
-    """Returns whether a commit after the record dropped or renamed a column that the table still lacks, and that the source may still have.
-    `dropped` are columns that the source does not have.
+def may_lack_columns(record: TableRecord, found: FoundTable, needed: Iterable[str]) -> bool:
+    """Returns whether the table lacks one of the columns `needed`, and a commit after the record dropped or renamed columns. `needed` are
+    the lower-case names of the columns that the source has and that Sluice adds.
     """
-    unknown = {""}  # Stands for the columns of a commit that does not name them.
-    gone = removed_columns(record, found.commits, unknown).keys() - set(found.columns)
-    return bool(gone - {name.lower() for name in dropped})
+    return not set(needed) <= set(found.columns) and bool(removed_columns(record, found.commits, {""}))
 
 
 def removed_columns(

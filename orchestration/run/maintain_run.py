@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import LakeTables, read_ledger
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.table_meta.table_list.reading import read_table
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.lake_settings import lake_error_line, spark_settings, storage_options, target
@@ -300,7 +303,21 @@ def _table(config: SluiceConfig, destination: str, name: str, run: str) -> Maint
         shared=target(config, destination, name).shared,
         table_locks=table_locks_of(config, destination, run),
         key=key[0] if key else "",
+        columns=_captured_columns(config, destination, known),
         storage_options=storage_options(config.storage_options),
         records=KeptRecords(LakeTables(directory)),
         run=run,
     )
+
+
+def _captured_columns(config: SluiceConfig, destination: str, table: TableVersion | None) -> tuple[str, ...]:
+    """Returns the names of the columns that conf/ captures. Returns () if the table itself is not captured."""
+    settings = config.destinations[destination]
+    captured = _column_filter(settings.column_include, settings.column_exclude)
+    return tuple(table.columns[index].name for index in captured.kept(table)) if table is not None else ()
+
+
+@functools.lru_cache(maxsize=16)
+def _column_filter(include: str, exclude: str) -> ColumnFilter:
+    """Returns the filter of the captured columns. It is made once, because a run may maintain thousands of tables."""
+    return ColumnFilter(include, exclude)

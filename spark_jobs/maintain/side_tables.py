@@ -21,6 +21,7 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.maintain.rule import FILE_BYTES, MaintenanceAct
 from sluice.spark_jobs.maintain.tables import VACUUM, Maintained, MaintainedTable, facts_of, looked_at
 from sluice.spark_jobs.session import first_line
+from sluice.spark_jobs.side_tables.removed_columns import full_names
 from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, side_app_id_of
 from sluice.spark_jobs.table_owner import may_lack_columns
 from sluice.spark_jobs.tables.commit_record import maintenance_record
@@ -123,7 +124,9 @@ def _done(given: MaintainedSideTable, plan: Maintained, since: int, began: float
     # If another program restored the table or removed columns from it, the stored record stays. The next batch compares the record
     # with the table, and so detects the change.
     record = table.records.side_table(table.name, given.kind)
-    lacks = record is not None and may_lack_columns(record, side.found(table.owner, record), ())
+    lacks = record is not None and may_lack_columns(
+        record, side.found(table.owner, record), full_names(given.kind, table.columns)
+    )
     if not lacks and not side.was_restored(table.owner, record):
         table.records.keep_side_table(table.name, given.kind, side.record)
     after = facts_of(given.table) or plan.before

@@ -39,7 +39,7 @@ from sluice.spark_jobs.maintain.rule import (
     log_hours,
 )
 from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
-from sluice.spark_jobs.staged_batch import app_id_of
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, app_id_of
 from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
 from sluice.spark_jobs.table_owner import (
     NO_RECORDS,
@@ -49,7 +49,6 @@ from sluice.spark_jobs.table_owner import (
     behind_our_back,
     may_lack_columns,
 )
-from sluice.spark_jobs.tables.alterations import kept_columns
 from sluice.spark_jobs.tables.commit_record import maintenance_record
 from sluice.spark_jobs.tables.delta_table import VECTORS_PROPERTY, DeltaTable, physical_names, set_properties
 from sluice.spark_jobs.tables.exact_bounds import (
@@ -81,13 +80,14 @@ VACUUM_SETTINGS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedTable:
-    """A table to maintain. `key` is its first key column, or empty if it has no key. If `shared`, other destinations write the table too,
-    and each of them takes the table lock (`table_locks`). `fence` is the fence of the run.
+    """A table to maintain. `key` is its first key column, or empty if it has no key. `columns` are the captured columns. If `shared`, other
+    destinations write the table too, and each of them takes the table lock (`table_locks`). `fence` is the fence of the run.
     """
 
     owner: Owner
     path: str
     key: str = ""
+    columns: tuple[str, ...] = ()
     storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     records: TableRecords = NO_RECORDS
     run: str = ""
@@ -257,8 +257,7 @@ def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = Fal
         session.expect(plan.before.rows)
         session.commit_without_version(record)
         rewritten = _run(session, table, rewrite_statement(delta, table.key) if whole else plain, _rewritten)
-        # A run that crashes here has not stored when CLUSTER was done. The next maintenance then rewrites the files again, which is
-        # harmless.
+        # A run that crashes here has not stored when CLUSTER was done. The next maintenance then rewrites the files again.
         if plan.act == MaintenanceAct.CLUSTER:
             checked = {EXACT_PROPERTY: "true"} if may_be_rounded(delta) else {}
             _run(session, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table), **checked}))
@@ -386,7 +385,7 @@ def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: fl
 
 def _keep(table: MaintainedTable, delta: DeltaTable, since: int) -> None:
     """Syncs the commits after the version `since` to disk, then stores the table's record. If another program has removed a column that the
-    source may still have, keeps the older record, so that the next merge notices the removal. Raises TableError if the sync fails.
+    source still has, keeps the older record, so that the next merge notices the removal. Raises TableError if the sync fails.
     """
     now, before = delta.snapshot, table.records.get(table.name)
     try:
@@ -394,7 +393,8 @@ def _keep(table: MaintainedTable, delta: DeltaTable, since: int) -> None:
     except OSError as error:
         why = f"a commit to {table.path} could not be synced to disk: {error}; check the disk of the lake"
         raise TableError(table.name, why) from error
-    if before is None or not may_lack_columns(before, delta.found(before), kept_columns(now.properties)):
+    needed = {name.lower() for name in (*table.columns, ORDER_KEY, COMMIT_TIME, OPERATION)}
+    if before is None or not may_lack_columns(before, delta.found(before), needed):
         table.records.keep(table.name, TableRecord(table_id=now.table_id, version=now.version))
 
 

@@ -111,6 +111,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cdc_engine.acts",
         "cdc_engine.table_meta.table_list",
         "cdc_engine.sink.table_filter",
+        "cdc_engine.sink.column_filter",
         "spark_jobs",
         "equality",
         "consistent_snapshot",
