@@ -22,6 +22,25 @@ UNREADABLE = "\0"
 _QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # Matches the part of a file that an error message of PyYAML quotes.
 
 
+class ConfLoader(yaml.SafeLoader):
+    """Parses a file of conf/. Every error is a YAMLError, also for a value such as 2026-02-30, for which PyYAML raises ValueError."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, AttributeError):  # Leaves the message out, because it may quote the value.
+            problem = f"the value is no {node.tag.rpartition(':')[2]}; put a text into quotation marks"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
+
+
+def yaml_value(text: str) -> Any:
+    """Returns the value that the YAML text of a file of conf/ describes. Raises YAMLError if the text is invalid."""
+    try:
+        return yaml.load(text, ConfLoader)  # noqa: S506  ConfLoader is a SafeLoader.
+    except RecursionError:
+        raise yaml.MarkedYAMLError(problem="too many brackets or levels are nested") from None
+
+
 @dataclasses.dataclass(frozen=True)
 class ConfFiles:
     """The texts of the files of conf/. `directory` is conf/ itself: relative paths in the files start in the parent of `directory`. `main`
@@ -114,7 +133,7 @@ def mapping_of(file: str, text: str, problems: list[str]) -> dict[str, Any]:
         problems.append(f"{file} cannot be read: {text[1:]}")
         return {}
     try:
-        record = yaml.safe_load(text) or {}
+        record = yaml_value(text) or {}
     except yaml.YAMLError as error:
         problems.append(f"{file} cannot be read: {_of_yaml(error)}")
         return {}

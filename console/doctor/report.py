@@ -27,7 +27,7 @@ import yaml
 
 from sluice import __version__
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.config.conf_files import MAIN, UNREADABLE, file_of, read_conf_files
+from sluice.cdc_engine.config.conf_files import MAIN, UNREADABLE, file_of, read_conf_files, yaml_value
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.keeping import log_files
 from sluice.cdc_engine.keeping.in_use import as_kept
@@ -144,7 +144,7 @@ def _parsed_conf(conf: Path) -> tuple[dict[str, Any], dict[str, str]]:
             unreadable[name] = "the file cannot be read"
             continue
         try:
-            parsed[name] = yaml.safe_load(text) or {}
+            parsed[name] = yaml_value(text) or {}
         except yaml.YAMLError as error:
             mark = getattr(error, "problem_mark", None)
             # Quotes nothing from the file, because the text at the position of the error may be a secret.

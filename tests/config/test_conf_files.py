@@ -1,0 +1,43 @@
+"""Tests that every mistake in the files of conf/ is reported, and that no file, key or folder of conf/ is ignored silently."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.errors import ConfFilesError
+from sluice.console.doctor.report import collect
+
+GOOD = "source: {host: 192.0.2.1, user: sluice}\n"
+
+
+@pytest.fixture
+def conf(tmp_path: Path) -> Path:
+    """Returns a conf/ with one destination."""
+    directory = tmp_path / "conf"
+    (directory / "destinations").mkdir(parents=True)
+    (directory / "sluice.yaml").write_text("data_dir: data\nlake: lake\n")
+    (directory / "destinations" / "shop.yaml").write_text(GOOD)
+    return directory
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("include: 2026-02-30\n", "the value is no timestamp; put a text into quotation marks (line 2, column 10)"),
+        ("include: !!int secret\n", "the value is no int; put a text into quotation marks (line 2, column 10)"),
+        ("include: !!bool secret\n", "the value is no bool; put a text into quotation marks (line 2, column 10)"),
+        (f"include: {'[' * 3000}\n", "too many brackets or levels are nested"),
+    ],
+)
+def test_a_value_that_yaml_cannot_convert_is_reported_with_its_line(conf: Path, text: str, reason: str) -> None:
+    """Defect 1130: `include: 2026-02-30` ended each command, and the reading of a changed conf/ in the engines, with a traceback."""
+    (conf / "destinations" / "shop.yaml").write_text(GOOD + text)
+    with pytest.raises(ConfFilesError) as refused:
+        load_config(conf)
+    assert f"shop.yaml cannot be read: {reason}" in refused.value.problems
+    assert "secret" not in str(refused.value)
+    assert "the file is not YAML" in collect(conf)["conf"]["destinations/shop.yaml"]
