@@ -23,7 +23,21 @@ _QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # Matches the part of a file that an e
 
 
 class ConfLoader(yaml.SafeLoader):
-    """Parses a file of conf/. Every error is a YAMLError, also for a value such as 2026-02-30, for which PyYAML raises ValueError."""
+    """Parses a file of conf/. Every error is a YAMLError, also for a value such as 2026-02-30, for which PyYAML raises ValueError. Refuses
+    a key that a mapping has twice, because PyYAML silently ignores the first of the two values.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # Compares the keys before PyYAML resolves merge keys (`<<`), because a mapping may replace values that it merges.
+        node = super().compose_mapping_node(anchor)
+        found: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in found:
+                    problem = "this key appears twice; remove one of the two, because only one value can apply"
+                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                found.add(key.value)
+        return node
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:

@@ -41,3 +41,18 @@ def test_a_value_that_yaml_cannot_convert_is_reported_with_its_line(conf: Path, 
     assert f"shop.yaml cannot be read: {reason}" in refused.value.problems
     assert "secret" not in str(refused.value)
     assert "the file is not YAML" in collect(conf)["conf"]["destinations/shop.yaml"]
+
+
+@pytest.mark.found
+def test_a_key_that_appears_twice_is_refused_instead_of_ignored(conf: Path) -> None:
+    """Defect 1131: of two keys `include` in one file, the first was ignored silently, so its tables were never captured."""
+    twice = 'tables:\n  shop.a: {rows: "a > 1"}\n  shop.a: {rows: "a > 2"}\n'
+    for text, place in (("include: a\\..*\ninclude: b\\..*\n", "line 3, column 1"), (twice, "line 4, column 3")):
+        (conf / "destinations" / "shop.yaml").write_text(GOOD + text)
+        with pytest.raises(ConfFilesError, match=rf"this key appears twice; .* \({place}\)"):
+            load_config(conf)
+    merged = "source: &main {host: h, user: u}\nreader: {<<: *main, host: other}\n"
+    (conf / "destinations" / "shop.yaml").write_text(merged)
+    reader = load_config(conf).destinations["shop"].reader
+    assert reader is not None
+    assert (reader.host, reader.user) == ("other", "u")
