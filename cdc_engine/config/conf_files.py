@@ -80,10 +80,10 @@ def file_of(destination: str) -> str:
 def read_conf_files(directory: Path) -> ConfFiles:
     """Reads the files of conf/. If conf/remote.yaml exists, returns the files of the pulled revision that is in use.
 
-    The text of a file that cannot be read begins with UNREADABLE. Raises ConfigurationError if the folder does not exist, or if no revision
-    was pulled yet.
+    The text of a file that cannot be read begins with UNREADABLE. Raises ConfigurationError if a folder does not exist or cannot be read,
+    or if no revision was pulled yet.
     """
-    if not directory.is_dir():
+    if not _is_there(directory) or not directory.is_dir():
         raise ConfigurationError(
             f"the folder {directory} does not exist; start `sluice` in the folder that contains conf/, or set "
             "SLUICE_CONF to the path of conf/"
@@ -93,16 +93,46 @@ def read_conf_files(directory: Path) -> ConfFiles:
     main = directory / MAIN
     return ConfFiles(
         directory,
-        _text(main) if main.exists() else "",
-        {path.stem: _text(path) for path in sorted((directory / "destinations").glob("*.yaml"))},
+        _text(main) if _is_there(main) else "",
+        {path.stem: _text(path) for path in _destination_files(directory)},
+    )
+
+
+def _destination_files(directory: Path) -> list[Path]:
+    """Returns the files of the destinations in conf/. Raises ConfigurationError if conf/ has a folder destinations/ that cannot be read,
+    because its destinations would otherwise seem to be removed.
+    """
+    folder = directory / "destinations"
+    try:
+        return sorted(path for path in folder.iterdir() if path.name.endswith(".yaml")) if _is_there(folder) else []
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+
+
+def _is_there(path: Path) -> bool:
+    """Returns whether a file or folder exists, also if it is a symbolic link to a missing file. Raises ConfigurationError if its folder
+    cannot be read.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return True
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} cannot be read ({error.strerror}): permit the user that starts `sluice` to read it, or mount what it is on"
     )
 
 
 def read_remote(directory: Path) -> RemoteConfig | None:
     """Returns the settings of conf/remote.yaml, which name the repository or archive from which conf/ is pulled. Returns None if the file
-    does not exist. Raises ConfigurationError if the file is invalid.
+    does not exist. Raises ConfigurationError if the file is invalid or cannot be read.
     """
-    if not (directory / REMOTE).exists():
+    if not _is_there(directory / REMOTE):
         return None
     problems: list[str] = []
     record = mapping_of(REMOTE, _text(directory / REMOTE), problems)
@@ -113,7 +143,7 @@ def read_remote(directory: Path) -> RemoteConfig | None:
             for each in error.errors():
                 key = ".".join(map(str, each["loc"]))
                 problems.append(": ".join(filter(None, [REMOTE, key, each["msg"].removeprefix("Value error, ")])))
-    if not problems and ((directory / MAIN).exists() or any((directory / "destinations").glob("*.yaml"))):
+    if not problems and (_is_there(directory / MAIN) or _destination_files(directory)):
         problems.append(
             f"conf/ has {REMOTE}, and also {MAIN} or destinations/: remove either {REMOTE} or the local files"
         )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from sluice.cdc_engine.config import load_config
-from sluice.cdc_engine.errors import ConfFilesError
+from sluice.cdc_engine.config.conf_files import read_conf_files
+from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 from sluice.console.doctor.report import collect
 
 GOOD = "source: {host: 192.0.2.1, user: sluice}\n"
@@ -56,3 +60,36 @@ def test_a_key_that_appears_twice_is_refused_instead_of_ignored(conf: Path) -> N
     reader = load_config(conf).destinations["shop"].reader
     assert reader is not None
     assert (reader.host, reader.user) == ("other", "u")
+
+
+@pytest.mark.found
+def test_a_link_to_a_missing_file_or_folder_is_not_taken_for_no_file(conf: Path) -> None:
+    """Defect 1132: sluice.yaml as a link to a missing file counted as no file, so an engine began in the default folders; a link
+    destinations/ to a missing folder counted as no destination.
+    """
+    (conf / "sluice.yaml").unlink()
+    (conf / "sluice.yaml").symlink_to("/missing/sluice.yaml")
+    with pytest.raises(ConfFilesError, match=r"sluice.yaml cannot be read: .*No such file"):
+        load_config(conf)
+    (conf / "sluice.yaml").unlink()
+    assert list(load_config(conf).destinations) == ["shop"], "a file that does not exist means the defaults"
+    (conf / "destinations").rename(conf / "away")
+    (conf / "destinations").symlink_to("/missing/destinations")
+    with pytest.raises(ConfigurationError, match=r"destinations cannot be read \(No such file or directory\)"):
+        load_config(conf)
+    (conf / "destinations").unlink()
+    assert not load_config(conf).destinations
+
+
+@pytest.mark.found
+def test_a_folder_that_this_user_may_not_read_is_named(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 1132: a folder destinations/ without permission counted as no destination; conf/ without permission caused a traceback."""
+
+    def refused(path: Path, *_: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    for method, named in (("iterdir", "conf/destinations"), ("lstat", "conf")):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, method, refused)
+            with pytest.raises(ConfigurationError, match=rf"{named} cannot be read \(Permission denied\)"):
+                read_conf_files(conf)
