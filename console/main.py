@@ -5,6 +5,7 @@ Exit codes: 0 success, 1 a problem or a failure, 2 an error in the command line 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -461,7 +462,7 @@ def main() -> None:
     except KeyboardInterrupt:
         errors.print("interrupted", style="red")
         sys.exit(INTERRUPTED)
-    except (SluiceError, SetupError) as error:
+    except (SluiceError, SetupError, OSError) as error:
         if os.environ.get("SLUICE_DEBUG"):
             raise
         errors.print(spoken(error), style="red", markup=False, highlight=False, soft_wrap=True)
@@ -469,8 +470,16 @@ def main() -> None:
 
 
 def spoken(error: Exception) -> str:
-    """Returns the text of an error, or the name of the error's type if the text is empty."""
-    return str(error) or type(error).__name__
+    """Returns the text of an error, or the name of the error's type if the text is empty. Of an error of the operating system, says what to
+    do about the file.
+    """
+    if not isinstance(error, OSError) or not error.filename:
+        return str(error) or type(error).__name__
+    advice = {errno.ENOSPC: "free space on its disk", errno.EDQUOT: "free space on its disk"}.get(
+        error.errno or 0,
+        "run `sluice` as the user that started Sluice, permit this user to read and write the path, or correct the path",
+    )
+    return f"{error.filename}: {error.strerror}; {advice}"
 
 
 def exit_code(error: Exception) -> int:

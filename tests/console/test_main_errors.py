@@ -1,0 +1,70 @@
+"""Tests that a command ends with one message, and not with a traceback, if the operating system or another program fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from sluice.console.main import app, main, spoken
+from sluice.console.toolchain.errors import SetupError
+from tests.console.conftest import RUNNER, Installation
+
+
+def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[object, str, str]:
+    """Runs a command as a shell does. Returns the exit code, and what the command printed to stdout and to stderr."""
+    monkeypatch.setattr(sys, "argv", ["sluice", *words])
+    monkeypatch.delenv("SLUICE_DEBUG", raising=False)
+    with pytest.raises(SystemExit) as done:
+        main()
+    printed = capsys.readouterr()
+    return done.value.code, printed.out, printed.err.replace("\n", " ")
+
+
+@pytest.mark.found
+def test_a_data_dir_of_another_user_is_one_message(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Defect 1133: as another user than the one of Sluice, `status`, `down` and most other commands ended with a traceback."""
+    installation.destination(1)
+    path = installation.data / "conf-in-use" / "engine.json"
+
+    def refused(*_: object, **__: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    for words in (("status", "--json"), ("instance", "list", "--json"), ("maintain", "shop", "--json")):
+        with monkeypatch.context() as patch:
+            patch.setattr("sluice.cdc_engine.keeping.in_use.kept_file", refused)
+            code, out, err = ended(patch, capsys, *words)
+        assert (code, out) == (1, "")
+        assert f"{path}: Permission denied; run `sluice` as the user that started Sluice" in err
+
+
+@pytest.mark.found
+def test_doctor_names_an_archive_that_it_cannot_write(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Defect 1133: `doctor --archive` with a folder that does not exist ended with a traceback."""
+    installation.destination(1)
+    archive = tmp_path / "missing" / "report.tar.gz"
+    code, out, err = ended(monkeypatch, capsys, "doctor", "--archive", str(archive))
+    assert (code, out) == (1, "")
+    assert f"{archive}: No such file or directory; " in err
+    assert "free space" in spoken(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/x"))
+
+
+@pytest.mark.found
+def test_instance_edit_says_what_to_do_if_the_editor_fails(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1134: `instance edit` ended with a traceback of click if the editor failed or does not exist."""
+    installation.destination(1)
+    for editor in ("false", "/missing/editor"):
+        monkeypatch.setenv("VISUAL", editor)
+        answer = RUNNER.invoke(app, ["instance", "edit", "shop"])
+        assert isinstance(answer.exception, SetupError)
+        assert "set VISUAL to your editor, or give the new text with `--file`" in str(answer.exception)
