@@ -16,6 +16,7 @@ import typer
 
 from sluice.console.commands.completion import destination_names
 from sluice.console.commands.options import JsonOption, errors, screen
+from sluice.console.toolchain.errors import SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,7 +127,14 @@ def instance_edit(
     from sluice.console.acts.instance import changed, text_of  # noqa: PLC0415
     from sluice.console.acts.schema import statement_of  # noqa: PLC0415
 
-    text = statement_of(file) if file else click.edit(text_of(conf_dir(), name), extension=".yaml", require_save=True)
+    try:
+        text = (
+            statement_of(file) if file else click.edit(text_of(conf_dir(), name), extension=".yaml", require_save=True)
+        )
+    except click.ClickException as error:
+        raise SetupError(
+            f"{error.format_message()}: set VISUAL to your editor, or give the new text with `--file`"
+        ) from error
     if text is None or not changed(conf_dir(), name, text):
         screen.print(f"{name} is unchanged")
         return
