@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from sluice import __version__
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
@@ -257,10 +257,10 @@ def _check(*, verbose: bool) -> int:
     wrong = 0
     for finding in problems_first(run_checks(conf_dir())):
         wrong += len(finding.problems)
-        mark = "[green]✓[/green]" if not finding.warnings else "[yellow]![/yellow]"
-        mark = "[red]✗[/red]" if finding.problems else mark
+        mark = Text("✓", "green") if not finding.warnings else Text("!", "yellow")
+        mark = Text("✗", "red") if finding.problems else mark
         what, *sentences = finding.lines(verbose=verbose)
-        screen.print(mark, escape(what), highlight=False, soft_wrap=True)
+        screen.print(mark, what, highlight=False, soft_wrap=True)
         for sentence in sentences:
             screen.print(f"    {sentence}", markup=False, highlight=False, soft_wrap=True)
     return wrong

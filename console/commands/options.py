@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from sluice.console.commands.screen import standard_output
+from sluice.console.commands.screen import AS_IT_IS, standard_output
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
 
 screen = standard_output()
-errors = Console(stderr=True)
+errors = Console(stderr=True, **AS_IT_IS)
 DestinationArgument = Annotated[str, typer.Argument(help="A destination: the name of its file in conf/destinations.")]
 AnyDestinationArgument = Annotated[str, typer.Argument(help="Name of a destination. Default: all destinations.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")]

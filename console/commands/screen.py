@@ -11,6 +11,8 @@ from rich.console import Console
 # The width, in characters, of output to a pipe. This width is so large that no cell of a table is truncated, because a program that reads
 # the pipe needs whole cells.
 PIPE_COLUMNS = 400
+# The commands print rows, names and messages, which may contain [brackets] or :words: that Rich would remove or replace.
+AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False}
 
 
 class Screen(Console):
@@ -28,4 +30,4 @@ class Screen(Console):
 
 def standard_output() -> Console:
     """Returns a console as wide as the terminal. If the output is not a terminal, the console is so wide that no cell is truncated."""
-    return Screen(width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    return Screen(width=None if sys.stdout.isatty() else PIPE_COLUMNS, **AS_IT_IS)

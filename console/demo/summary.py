@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from sluice.console.demo.lake import Changes, DemoTable, freshness_seconds, percentile
 from sluice.console.demo.runs import RunSummary
@@ -96,7 +97,7 @@ def show(summary: DemoSummary, screen: Console) -> None:
         shown.add_column(column, justify="right")
     shown.add_column("equal")
     for name, table in summary.tables.items():
-        verdict = "[green]yes[/green]" if table.comparison.equal else "[red]NO[/red]"
+        verdict = Text("yes", "green") if table.comparison.equal else Text("NO", "red")
         counts = (table.changes.inserted, table.changes.updated, table.changes.deleted)
         shown.add_row(name, str(table.comparison.rows), *map(str, counts), verdict)
     screen.print(shown)

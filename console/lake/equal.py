@@ -18,10 +18,10 @@ from sluice.equality.values import Extent, TableResult, Verdict
 from sluice.orchestration.base.lake_settings import storage_options
 
 MARKS = {
-    Verdict.EQUAL: "[green]yes[/green]",
-    Verdict.DIFFERENT: "[red]NO[/red]",
-    Verdict.UNDECIDED: "[yellow]not known[/yellow]",
-    Verdict.REFUSED: "[yellow]not compared[/yellow]",
+    Verdict.EQUAL: Text("yes", "green"),
+    Verdict.DIFFERENT: Text("NO", "red"),
+    Verdict.UNDECIDED: Text("not known", "yellow"),
+    Verdict.REFUSED: Text("not compared", "yellow"),
 }
 
 
