@@ -26,7 +26,7 @@ def lake_show(destination: DestinationArgument, as_json: JsonOption = False) -> 
     config = config_now()
     tables = DestinationLake(config, destination).tables()
     if as_json:
-        screen.print_json(json.dumps([dataclasses.asdict(table) for table in tables]))
+        screen.print_json(json.dumps([table.to_json() for table in tables]))
     else:
         screen.print(render(tables, read_ledger(config.destination_dir(destination)).ledger_id))
 

@@ -56,6 +56,9 @@ class LakeTable:
     delivery: int
     columns: frozenset[str] = frozenset()
 
+    def to_json(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "columns": sorted(self.columns)}
+
 
 class DestinationLake:
     """The Delta tables of one destination. All methods except `rows` raise SetupError if a table's log cannot be read or written."""
