@@ -28,11 +28,12 @@ READERS = {
 PRINT_PATHS = "; import json; print(json.dumps([str(c.destination_dir('shop')), *(c.table_path('shop', 'shop', t) for t in ('a', 'b'))]))"
 
 
-def write_conf(root: Path, main: str = "", tables: str = "{}") -> Path:
+def write_conf(root: Path, main: str = "", tables: str = "") -> Path:
     (root / "conf" / "destinations").mkdir(parents=True)
     (root / "conf" / "sluice.yaml").write_text(main)
     (root / "conf" / "destinations" / "shop.yaml").write_text(
-        f"source: {{user: sluice, tls: {{mode: VERIFY_CA, ca_file: keys/ca.pem}}}}\ntables: {tables}\n"
+        "source: {user: sluice, tls: {mode: VERIFY_CA, ca_file: keys/ca.pem}}\n"
+        + (f"tables: {tables}\n" if tables else "")
     )
     return root / "conf"
 
