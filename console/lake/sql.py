@@ -14,6 +14,7 @@ import dataclasses
 import datetime as dt
 import itertools
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -159,7 +160,11 @@ def run_query(config: SluiceConfig, question: str) -> SqlAnswer:
                 left_out.append(f"{table.database}.{table.table} cannot be read: {_shown(error, options)}")
         searched = ",".join(schemas).replace("'", "''")
         connection.execute(f"SET search_path = '{searched}'")
-        return SqlAnswer(connection.execute(question), left_out)
+        # Without a statement, DuckDB returns None, unlike its annotation says.
+        cursor: duckdb.DuckDBPyConnection | None = connection.execute(question)
+        if cursor is None:
+            raise SetupError("The query has no statement; write a query, such as `sluice sql 'SHOW ALL TABLES'`.")
+        return SqlAnswer(cursor, left_out)
     except duckdb.Error as error:
         raise SetupError(_shown(_refused(error, question, tables, left_out), options)) from error
 
@@ -259,12 +264,30 @@ def write_csv(answer: SqlAnswer, out: TextIO) -> None:
 
 
 def write_json(answer: SqlAnswer, out: TextIO) -> None:
-    """Writes the rows as a JSON list of objects. A value that JSON cannot represent becomes text."""
+    """Writes the rows as a JSON list of objects. A value that JSON cannot represent becomes text. Of columns with the same name, the second
+    one becomes `NAME_1`, because an object has each name once.
+    """
     out.write("[")
+    names = list[str]()
+    for name in answer.columns:
+        others = (f"{name}_{number}" for number in itertools.count(1))
+        names.append(
+            name if name not in names else next(each for each in others if each not in {*answer.columns, *names})
+        )
     for at, row in enumerate(answer.rows()):
-        record = dict(zip(answer.columns, row, strict=True))
+        record = _for_json(dict(zip(names, row, strict=True)))
         out.write((",\n " if at else "\n ") + json.dumps(record, default=_text, ensure_ascii=False))
     out.write("\n]\n")
+
+
+def _for_json(value: Any) -> Any:
+    """Returns a value with text instead of numbers and keys that JSON does not know, such as NaN, and a date as the key of a MAP."""
+    if isinstance(value, dict):
+        known = str | int | float | None
+        return {key if isinstance(key, known) else _text(key): _for_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_for_json(part) for part in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _text(value: object) -> str:
