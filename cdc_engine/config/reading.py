@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sluice.cdc_engine import config_paths
-from sluice.cdc_engine.config.conf_files import MAIN, ConfFiles, mapping_of, read_conf_files
+from sluice.cdc_engine.config.conf_files import MAIN, ConfFiles, file_of, mapping_of, read_conf_files
 from sluice.cdc_engine.config.group import group_problems, is_group
 from sluice.cdc_engine.config.sluice import SluiceConfig, path_clashes
 from sluice.cdc_engine.config.stream import transactional_id_problems
@@ -47,6 +47,7 @@ def _checked(directory: Path, main: str, destinations: tuple[tuple[str, str], ..
     problems: list[str] = []
     record = mapping_of(MAIN, main, problems)
     described = {name: {"name": name, **mapping_of(f"{name}.yaml", text, problems)} for name, text in destinations}
+    problems += _names_elsewhere(record, described)
     try:
         groups = {name: each for name, each in described.items() if is_group(each)}
         alone = {name: each for name, each in described.items() if name not in groups}
@@ -59,6 +60,23 @@ def _checked(directory: Path, main: str, destinations: tuple[tuple[str, str], ..
     if problems:
         raise ConfFilesError(directory, problems)
     return config
+
+
+def _names_elsewhere(record: dict[str, Any], described: dict[str, dict[str, Any]]) -> list[str]:
+    """Returns a message for each key that would name a destination elsewhere than by the name of its file. Such a key in sluice.yaml would
+    be ignored. In a destination's file, it would make some commands use the folder of the other name.
+    """
+    misplaced = [
+        f"{MAIN}: {key}: describe each of them in its own file conf/destinations/NAME.yaml, and remove this key"
+        for key in ("destinations", "groups")
+        if key in record
+    ]
+    renamed = [
+        f"{file_of(name)}: name: the file's name is the destination's name; remove this key"
+        for name, each in described.items()
+        if each["name"] != name
+    ]
+    return [*misplaced, *renamed]
 
 
 def together(config: SluiceConfig) -> list[str]:

@@ -93,3 +93,18 @@ def test_a_folder_that_this_user_may_not_read_is_named(conf: Path, monkeypatch: 
             patch.setattr(Path, method, refused)
             with pytest.raises(ConfigurationError, match=rf"{named} cannot be read \(Permission denied\)"):
                 read_conf_files(conf)
+
+
+@pytest.mark.found
+def test_only_the_name_of_a_file_names_a_destination(conf: Path) -> None:
+    """Defect 1138: with `name: other` in shop.yaml, `check` and the folders in data_dir disagreed on the name. `destinations` in
+    sluice.yaml was ignored silently.
+    """
+    (conf / "destinations" / "shop.yaml").write_text(f"name: other\n{GOOD}")
+    (conf / "sluice.yaml").write_text("data_dir: data\ndestinations: {crm: {source: {user: u}}}\n")
+    with pytest.raises(ConfFilesError) as refused:
+        load_config(conf)
+    assert list(refused.value.problems) == [
+        "sluice.yaml: destinations: describe each of them in its own file conf/destinations/NAME.yaml, and remove this key",
+        "destinations/shop.yaml: name: the file's name is the destination's name; remove this key",
+    ]
