@@ -49,6 +49,10 @@ def conf_problems(conf: Path) -> list[str]:
         files = read_conf_files(conf)
     except ConfigurationError:
         return problems
+    problems += [
+        f"destinations/{path.name} is not read: give the file a name that ends in .yaml"
+        for path in sorted((conf / "destinations").glob("*.yml"))
+    ]
     problems += [f"{MAIN}: {each}" for each in _secret_problems(_record(files.main), conf.parent)]
     for name, text in sorted(files.destinations.items()):
         problems += [f"{file_of(name)}: {each}" for each in _destination_problems(_record(text), conf.parent)]

@@ -12,6 +12,7 @@ import pytest
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.config.conf_files import read_conf_files
 from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
+from sluice.console.conf_check import conf_problems
 from sluice.console.doctor.report import collect
 
 GOOD = "source: {host: 192.0.2.1, user: sluice}\n"
@@ -107,4 +108,14 @@ def test_only_the_name_of_a_file_names_a_destination(conf: Path) -> None:
     assert list(refused.value.problems) == [
         "sluice.yaml: destinations: describe each of them in its own file conf/destinations/NAME.yaml, and remove this key",
         "destinations/shop.yaml: name: the file's name is the destination's name; remove this key",
+    ]
+
+
+@pytest.mark.found
+def test_check_names_a_file_that_sluice_does_not_read(conf: Path) -> None:
+    """Defect 1139: a file destinations/crm.yml was ignored without a message, also by `sluice check`."""
+    assert conf_problems(conf) == []
+    (conf / "destinations" / "crm.yml").write_text(GOOD)
+    assert conf_problems(conf) == [
+        "destinations/crm.yml is not read: give the file a name that ends in .yaml",
     ]
