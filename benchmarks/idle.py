@@ -1,5 +1,5 @@
 """Measures the CPU time and memory of a complete installation while its source does not change, for `./sluice bench idle`. A Dagster
-without Sluice is measured beside it.
+without Sluice is measured at the same time, for comparison.
 """
 
 from __future__ import annotations

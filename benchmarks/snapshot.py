@@ -56,7 +56,7 @@ MORE = (
 
 
 def run(json_file: Path | None, rows: int) -> None:
-    """Measures both contenders. Prints and writes the medians of their rows per second."""
+    """Measures the snapshot and the bare read. Prints and writes the medians of their rows per second."""
     screen = Console()
     toolchain = set_up(("mysql-8.0.31",), extras=("jdbc",), screen=screen)
     jars = [*toolchain.delta_jars, *toolchain.extra_jars]

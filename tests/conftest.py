@@ -32,7 +32,8 @@ os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 # built once.
 typer.testing._get_command = functools.cache(typer.testing._get_command)  # type: ignore[attr-defined]
 
-# For each database that Dagster creates, alembic reads the files of Dagster's migrations, some ninety. They are read only once.
+# For each database that Dagster creates, alembic reads some ninety files of Dagster's migrations. Here, each process reads these files only
+# once.
 alembic.script.ScriptDirectory.from_config = functools.cache(  # type: ignore[method-assign]
     alembic.script.ScriptDirectory.from_config
 )

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 import pytest_timeout  # type: ignore[import-untyped]
 
-# A process that exceeds its limit by this time is ended. A signal that can be delivered is delivered at once.
+# If a test exceeds its limit by this time, the process is ended. By then, any signal that Python can deliver has interrupted the test.
 MARGIN_SECONDS = 60.0
 
 
@@ -33,7 +33,7 @@ class Limits:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_timeout_set_timer(self, settings: pytest_timeout.Settings) -> None:
-        """Notes the limit that pytest-timeout sets now, and sets the second one."""
+        """Stores the limit that pytest-timeout sets now, and sets a second, later limit at which the process ends."""
         self._settings = settings
         if settings.timeout:
             faulthandler.dump_traceback_later(settings.timeout + MARGIN_SECONDS, file=self._stderr, exit=True)

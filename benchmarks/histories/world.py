@@ -347,7 +347,7 @@ def _of(run: PlayedRun, line: Installation) -> bool:
 
 
 def flow(_: World, line: Installation, __: Step | None = None) -> None:
-    """Runs everything twice without faults. Stalled runs stay stalled."""
+    """Runs ticks, reads and queued runs of a destination in two rounds without faults. Stalled runs stay stalled."""
     for _round in range(2):
         line.tick()
         for _read_round in range(6):

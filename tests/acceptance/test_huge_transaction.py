@@ -1,4 +1,6 @@
-"""Tests that an engine needs little memory for the largest transactions, rows and tables of a real server. It has a process of its own."""
+"""Tests that an engine needs little memory for the largest transactions, rows and tables of a real server. The engine runs in a process of
+its own, whose memory is measured.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ MEBIBYTE = 1 << 20
 ROWS, ROW_BYTES = 2048, MEBIBYTE
 PEAK_BYTES_MAX = 700 * MEBIBYTE
 OPTIONS = {"innodb_buffer_pool_size": "64M", "binlog_cache_size": 1 << 20, "max_binlog_cache_size": 4 << 30}
-# MyISAM: the transaction in the binlog is the same, and the test does not wait for InnoDB's logs
+# With MyISAM, the transaction in the binlog is the same, and the test does not wait for InnoDB's logs.
 TABLE = "CREATE TABLE {}.huge (n INT PRIMARY KEY AUTO_INCREMENT, filler LONGBLOB) ENGINE=MyISAM"
 INSERT = (
     "INSERT INTO {}.huge (filler) WITH RECURSIVE numbers AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM numbers WHERE n < {}) "

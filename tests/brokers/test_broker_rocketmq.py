@@ -1,5 +1,5 @@
-"""Tests a real RocketMQ with its own client as reader: the promises of a broker, tags and namespaces, and each reason for which it accepts
-nothing.
+"""Tests the publisher for RocketMQ on a real broker, with RocketMQ's own client as reader: the promises of a broker, tags and namespaces,
+and each reason for which the broker refuses messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Topics, partitions and hashes by Canal's rules, and that a key's order holds where rows go by their key's hash."""
+"""Tests that topics, partitions and hashes follow Canal's rules, and that the changes of a key stay in order if the key's hash chooses the
+partition.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +123,7 @@ def test_broker_hashes_the_key_of_a_table_that_conf_declares() -> None:
 
 
 def taken(found: Iterable[Message]) -> Rows:
-    """Returns the rows of the tables with a key that a reader of these messages has in the end."""
+    """Returns the final rows of a reader that applies these messages. Includes only the tables that have a key."""
     rows: Rows = {}
     for message in found:
         record = json.loads(message.body)
@@ -143,7 +145,9 @@ def by_partition(rules: Rules) -> list[Rows]:
 
 
 def test_broker_partitions_each_have_their_keys_whole_history() -> None:
-    """So it does not matter how far apart the readers of the partitions are. This also holds for an update that changes a key."""
+    """All changes of a key are in one partition, also after an update that changes a key. So the readers of different partitions may be at
+    different positions.
+    """
     whole = taken(messages(Rules(topic="t")))
     parts = by_partition(Rules(topic="t", partition_hash=r".*\..*:$pk$", partitions_num=3))
     assert len(whole) > 10

@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 WALKS = (ROOT / "CONTRIBUTING.md").read_text().split("\n### ")[1:]
 BLOCK = re.compile(r"^```python\n# (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-# Applies the change to its module, then runs each test of the other block. The process is separate, because the change may break it.
+# Applies the change to its module, then runs each test of the walk's second block. This happens in a separate process, because the change
+# may break the module.
 RUN = """
 import importlib, sys
 module, change, tests = sys.argv[1:]

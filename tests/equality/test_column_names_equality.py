@@ -1,4 +1,4 @@
-"""Columns of the source may have any name, also one that a statement of the comparison could use itself."""
+"""Tests that the equality check accepts any column name, also a name that its own statement could use for something else."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def _run(host: Path, words: str) -> None:
 
 
 class OtherHostLauncher(RunLauncher[dg.DagsterInstance], ConfigurableClass):
-    """`host`: the folder of the host on which runs start."""
+    """Starts each run in a process that simulates another host. `host` is the folder of that host."""
 
     def __init__(self, host: str, inst_data: ConfigurableClassData | None = None) -> None:
         self._host, self._data = Path(host), inst_data

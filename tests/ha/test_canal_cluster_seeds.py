@@ -133,7 +133,7 @@ class Client:
 
 
 class Traffic:
-    """Numbers that are inserted one after the other until the end. `written`: how many are committed."""
+    """Inserts numbers one after the other until `stop`. `written` is how many numbers are committed."""
 
     def __init__(self, captured: Captured) -> None:
         self._captured, self._stopping = captured, threading.Event()
@@ -181,7 +181,9 @@ def go_client(root: Path) -> str:
 
 @contextmanager
 def looking(zookeeper: ZooKeeperEnsemble) -> Iterator[Callable[[], set[int]]]:
-    """Yields a function that returns the ports of the servers that the `running` nodes name, 0 for a destination without one."""
+    """Yields a function that returns the ports of the servers in the `running` nodes of the two destinations. A destination without this
+    node has the port 0.
+    """
     client = KazooClient(hosts=zookeeper.hosts)
     client.start()
 

@@ -1,5 +1,5 @@
-"""Tests that some hundred random histories keep the promise. The simulator itself is deterministic, and finds a rule that is broken on
-purpose.
+"""Tests that some hundred random histories keep Sluice's guarantees. The simulator itself is deterministic, and finds a rule that is broken
+on purpose.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_histories_keep_the_promise(stage: Stage, chunk: int) -> None:
 
 
 def test_histories_without_mistakes_end_well_by_themselves(stage: Stage) -> None:
-    """Crashes, errors, stalls, lost connections and answers: nothing is left for an operator to do."""
+    """Tests histories with crashes, errors, stalls, and lost connections and answers. At their end, no problem is left for an operator."""
     for seed in range(60):
         history = generate(seed, Mix(PIPELINE, faults=0.5))
         found = stage.play(history)

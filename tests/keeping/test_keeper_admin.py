@@ -18,7 +18,9 @@ from tests.waiting import wait_for
 
 
 class FakeEngines:
-    """Implements `keeper.Engines`. `digest_of`: of the file that an engine is made with now; `gates`: acts on these wait."""
+    """Implements `keeper.Engines`, and records each act in `acts`. `digests` has the digest of each destination's file, which a started
+    engine gets. An act on a destination in `gates` waits for its event.
+    """
 
     def __init__(self) -> None:
         self.running: dict[str, str] = {}
@@ -75,7 +77,7 @@ class Installation:
         return Keeper(self.engines, self.held.__contains__, lambda: self.now)
 
     def look(self, *, wait: bool = True) -> list[tuple[str, str]]:
-        """Looks once, and returns what the look has done."""
+        """Lets the keeper compare the engines with conf/ once, and returns what the keeper did to the engines."""
         before = len(self.engines.acts)
         in_use = choose(read_conf_files(self.conf.directory), None, main_may_change=True)
         self.engines.digests = {name: in_use.files.digest(name) for name in in_use.config.destinations}
@@ -146,7 +148,7 @@ def test_admin_one_that_cannot_start_is_tried_again_after_a_pause_and_when_its_f
 
 @pytest.mark.found
 def test_admin_ha_a_process_that_stands_by_takes_over_without_a_tick(installation: Installation) -> None:
-    """Defect 18: a standby took over only at a tick of Dagster's sensor, so clients had no server until somebody restarted it."""
+    """Defect 18: a standby took over only at a tick of Dagster's sensor. Without such a tick, clients had no server."""
     installation.engines.left = {"shop"}
     installation.engines.over = {"shop"}
     installation.held.add(installation.directory("shop"))

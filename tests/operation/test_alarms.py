@@ -1,4 +1,4 @@
-"""Alarms are sent once when a problem begins and once when it ends. A webhook that fails delays nothing else."""
+"""Tests that an alarm is sent once when a problem begins and once when it ends, and that a webhook that fails delays nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALARM = Alarm(destination="shop", key="engine", state="LEDGER_LOST", text="gone"
 
 
 class Watched:
-    """A watcher with its own clock, and what it reported."""
+    """Provides a watcher with a simulated clock. `see` returns the alarms that the watcher reports about a status."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -1,4 +1,4 @@
-"""Tests how often and after how long the parser connects again, at the limits of both."""
+"""Tests the limits of reconnecting: the shortest and longest wait before a connection, and the number of tries after a wrong checksum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests facts of a server that versions report in different forms: the answer decides, not the version."""
+"""Tests facts of a server that versions report in different forms: Sluice decides by the server's answer, not by its version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ SYNTAX, FORBIDDEN, GONE = 1064, 1227, 2013
 
 
 class FakeSession:
-    """A cursor and its connection. `answers`: statement → its rows, or the number of the error. Other statements have no rows."""
+    """Imitates a connection and its cursor. `answers` has the rows that a statement returns, or the number of the error that it raises.
+    Other statements return no rows.
+    """
 
     def __init__(self, answers: dict[str, list[dict[str, Any]] | int]) -> None:
         self._answers = answers

@@ -199,7 +199,7 @@ def test_the_identity_of_a_destination_never_changes() -> None:
 
 @pytest.mark.found
 def test_the_identity_of_a_replica_is_of_its_installation_and_its_server_id() -> None:
-    """Defect 11: the identity of a replica depended only on the destination's name."""
+    """Defect 11: a replica's identity depended only on the destination's name, so two installations ended each other's dump."""
     made = [
         dataclasses.replace(SOURCE, installation=name, server_id=number)
         for name in ("", "a", "b")

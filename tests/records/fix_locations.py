@@ -1,4 +1,4 @@
-"""Locations of records that no other test uses: in files, memory, databases and ZooKeeper."""
+"""Provides locations of records in files, memory, databases and ZooKeeper. No other test uses the same location."""
 
 from __future__ import annotations
 

@@ -125,7 +125,9 @@ def shop(mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServ
 
 
 def broken_off(shop: Behind, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object], *points: str) -> None:
-    """Does the work once for each point from which on Spark is gone, and then without interruption."""
+    """Does the work once for each point, with Spark unreachable from that point on, and then once without interruption. Requires that lake
+    and source are then equal.
+    """
     for point in points:
         reached = list[str]()
 

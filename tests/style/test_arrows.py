@@ -260,7 +260,9 @@ def test_every_package_of_the_engine_is_in_the_table() -> None:
 
 @pytest.mark.parametrize("name", ["concerned", "ddl_context", "effects", "questions", "renamed_tables", "row_changes"])
 def test_the_rules_of_statements_return_questions_and_query_nothing(name: str) -> None:
-    """Policies and approvals are in files, and schemas that were given may come from the server: `history` finds out."""
+    """The tested modules must not read policies and approvals, which are in files, or given schemas, which may come from the server. They
+    return questions instead, which `history` answers.
+    """
     history = ROOT / "cdc_engine" / "table_meta" / "history"
     looks = {
         "cdc_engine.table_meta.change.policy.SchemaDecisions",

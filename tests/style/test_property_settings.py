@@ -1,4 +1,4 @@
-"""Tests how property tests are run: none may fail because the machine was busy."""
+"""Tests that no property test fails because the machine was busy: no example has a time limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 @settings(max_examples=3)
 @given(st.none())
 def with_settings_of_its_own(_: None) -> None:
-    """Stands for every test with settings that say nothing of a deadline."""
+    """Serves as an example of a property test whose own settings do not set a deadline."""
 
 
 def test_no_example_has_a_time_limit() -> None:

@@ -1,4 +1,4 @@
-"""Tests that only a process holds the lock of the cache, and not a file that a dead process left."""
+"""Tests that the lock of the cache ends with the process that holds it. The lock file of a dead process does not block."""
 
 import subprocess
 import sys

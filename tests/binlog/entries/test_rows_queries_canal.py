@@ -35,8 +35,8 @@ MYSQL_TEXT = 20  # The number of bytes before the text in a rows query event.
 
 
 def transaction(make: EventFactory, number: int, *texts: str, hidden: bool = False) -> list[bytes]:
-    """Returns a transaction with one statement of two row events for each text. If `hidden`, a row event of a table that is not captured
-    precedes each.
+    """Returns a transaction with one statement of two row events for each text. If `hidden` is True, each statement begins with a row event
+    of a table that is not captured.
     """
     events = [make.gtid(number), make.query("BEGIN")]
     for text in texts:
@@ -86,7 +86,7 @@ def test_a_text_whose_statement_has_no_captured_row_belongs_to_no_other() -> Non
 
 @pytest.mark.parametrize("divided_at", range(1, 9))
 def test_a_text_in_one_read_and_its_rows_in_the_next(divided_at: int) -> None:
-    """The two reads use different buffers. The first buffer is overwritten."""
+    """Each read has its own buffer. So the scan must keep the text of the first read until the rows arrive in the second one."""
     make, scan = EventFactory(), scanner(form=NOTED)
     events = transaction(make, 1, "INSERT 1", "INSERT 2")
     blocks: list[Block] = []

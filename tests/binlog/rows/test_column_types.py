@@ -18,7 +18,7 @@ from tests.binlog.rows.event_bytes import ID, block, event
 
 
 def values(*items: bytes | None) -> Values:
-    """Returns the items as a kernel would have located them."""
+    """Returns the items in one buffer, with the locations that a kernel would find. NULL has the location -1."""
     ends = np.cumsum([len(item or b"") for item in items])
     sizes = np.array([len(item or b"") for item in items], np.int64)
     starts = np.where([item is None for item in items], -1, ends - sizes)

@@ -1,4 +1,4 @@
-"""Kernels apply JSON differences as the code in Python does, and refuse what that refuses."""
+"""Tests that kernels apply JSON differences as the Python code does, and refuse the same differences."""
 
 from __future__ import annotations
 
@@ -70,14 +70,16 @@ def pairs(draw: st.DrawFn) -> Pair:
 
 
 def from_end(value: Any, path: Path, so: bool) -> Path:
-    """Returns the path, with its last cell counted from the end."""
+    """Returns the path with its last array index counted from the end if `so` is True. Returns any other path unchanged."""
     if not so or not path or not isinstance(path[-1], int):
         return path
     return [*path[:-1], path[-1] - len(at(value, path[:-1]))]
 
 
 def after(*given_pairs: Pair) -> list[str | None]:
-    """Returns the results for values in one buffer, in which differences and documents follow each other."""
+    """Returns the JSON values after their differences are applied. One buffer has all pairs, each with its differences first and its JSON
+    value after them.
+    """
     data = b"".join(logged + before for before, logged in given_pairs)
     lengths = np.array([(len(logged), len(before)) for before, logged in given_pairs], np.int64).reshape(-1, 2)
     ends = np.cumsum(lengths).reshape(-1, 2)

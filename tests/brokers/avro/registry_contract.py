@@ -1,4 +1,4 @@
-"""Tests that every schema registry must pass. The test class of a registry inherits `RegistryContract` and defines a fixture
+"""Defines the tests that every schema registry must pass. The test class of a registry inherits `RegistryContract` and defines a fixture
 `registry_server`.
 """
 
@@ -69,7 +69,7 @@ class Samples:
     misread: tuple[tuple[Any, Any], ...]
 
 
-# The check of a registry accepts each of these pairs of types.
+# A registry's check accepts each change of a type in `misread`, but consumers would misread values after the change.
 AVRO_SAMPLES = Samples(
     form=AVRO,
     first=record("int"),
@@ -90,7 +90,7 @@ AVRO_SAMPLES = Samples(
         ("int", TIME),
     ),
 )
-# Registries accept some of these pairs of types for one field number.
+# Registries accept some of the changes of a type in `misread` for one field number.
 PROTOBUF_SAMPLES = Samples(
     form=PROTOBUF,
     first=message("int64"),
@@ -111,7 +111,7 @@ PROTOBUF_SAMPLES = Samples(
 
 
 class RegistryUnderTest(Protocol):
-    """A registry for one test, with compatibility BACKWARD. `where`: the name of the registry in errors."""
+    """Provides a registry for one test, with compatibility BACKWARD. `where` is the name of the registry in errors."""
 
     where: str
 
@@ -125,7 +125,7 @@ class RegistryUnderTest(Protocol):
         """Starts the killed registry again."""
 
     def unchecked(self, subject: str) -> AbstractContextManager[None]:
-        """Sets the compatibility of a subject to NONE for a while."""
+        """Sets the compatibility of a subject to NONE until the context ends."""
 
 
 class RegistryContract:

@@ -256,7 +256,7 @@ def test_a_canal_name_that_no_destination_can_have_is_reported(tmp_path: Path) -
 
 @pytest.mark.found
 def test_an_import_whose_result_is_invalid_leaves_no_file(tmp_path: Path) -> None:
-    """Defect 82: the files stayed, and the next import refused them as files that it must not overwrite."""
+    """Defect 82: the files of an invalid import stayed. The next import refused them as files that it must not overwrite."""
     folder, target = canal_folder(tmp_path), tmp_path / "conf"
     (target / "destinations").mkdir(parents=True)
     other = target / "destinations" / "other.yaml"

@@ -1,4 +1,4 @@
-"""Processes are stopped completely, and processes of others are left alone."""
+"""Tests that processes of a stack are stopped completely, and that processes of other owners are left alone."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def line(child: subprocess.Popen[str]) -> str:
 
 
 def ended(pid: int) -> bool:
-    """Returns whether a process that is not our child ends within ten seconds. Its new parent may need time to reap it."""
+    """Returns whether a process that is not a child of this process ends within ten seconds. Its new parent may need time to reap it."""
     end = time.monotonic() + 10
     while time.monotonic() < end:
         if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:

@@ -1,4 +1,4 @@
-"""Tests foreign keys in unusual combinations, on real servers: the staged and derived rows equal SELECT, or the table stops by name.
+"""Tests foreign keys in unusual combinations, on real servers: the staged and derived rows equal SELECT, or the table stops with a reason.
 
 The tests use no Spark. The lake is empty at the beginning.
 """
@@ -45,7 +45,9 @@ BELOW_ROWS = "INSERT INTO e VALUES (100, 10), (101, 11), (102, 12), (103, 13), (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Corner:
-    """`tables` exist before the stream. `stops`: for each table, a part of the reason."""
+    """Describes a combination of foreign keys. `tables` are created before the stream begins, and `changes` are executed in the stream.
+    `stops` has, for each table that must stop, a part of the reason.
+    """
 
     servers: tuple[str, ...] = ("mysql80", "mariadb114")
     tables: tuple[str, ...]

@@ -102,7 +102,8 @@ def test_rows_that_the_server_keeps_as_history_are_left_out_fidelity(
         tables = [f"{table}_{when}" for table in TABLES for when in ("before", "since")]
         changes = [f"SET SESSION binlog_row_image = {image}"]
         for table in tables:
-            # On MariaDB, an update that leaves out columns may be a REPLACE.
+            # MariaDB may log a REPLACE as an update. With images other than FULL, this update leaves out columns that REPLACE set to their
+            # defaults.
             later = () if image != "FULL" else REPLACES
             own = [each for each in (*CHANGES, *later) if "HISTORY" not in each or "plain" not in table]
             changes += [each.format(table) for each in own]

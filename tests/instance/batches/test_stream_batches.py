@@ -30,7 +30,9 @@ START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
 
 
 class Engine:
-    """One destination's store, ledger and batches, as a process would start them again from the files."""
+    """Provides the store, ledger and batches of one destination. A new object with the same directory continues from the files, as a
+    process does after a restart.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

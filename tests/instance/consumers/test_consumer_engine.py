@@ -1,4 +1,4 @@
-"""Consumers of a running engine on a real server: together with the lake, while the lake has no space, after restarts, and from the
+"""Tests consumers of a running engine on a real server: together with the lake, while the lake has no space, after restarts, and from the
 binlog alone.
 """
 
@@ -42,7 +42,7 @@ def test_consumers_continue_when_the_lake_has_no_space_and_after_a_restart(captu
         captured.insert(range(5))
         assert taken(one, 5) == [*range(5)]
         assert not alone(one)
-        # More than the ring and the window hold, and the lake takes nothing.
+        # These changes are larger than the ring and the window, and the lake acks nothing. So the consumer must read alone.
         captured.insert(range(5, 30), filler_bytes=1 << 19)
         assert taken(one, 25) == [*range(5, 30)]
         assert alone(one)
@@ -108,13 +108,17 @@ def _next(captured: Captured, service: Service, numbers: list[int]) -> tuple[int
 
 
 def _reads_in_step(engine: Engine) -> bool:
-    """Requests once more first, because a consumer that reads alone joins the live stream at a get."""
+    """Returns whether the only consumer reads in step with the live stream. A consumer that reads alone joins the live stream only at a
+    `get`, so this function first calls `get`.
+    """
     nothing = engine.consumers.service(1001).get(1, 0.1)[0] == -1
     return nothing and [each.state for each in engine.status().consumers] == [IN_STEP]
 
 
 def _goes_on_after_a_restart(captured: Captured) -> None:
-    """Changes that were not acked are delivered again. A consumer that was unsubscribed is forgotten."""
+    """Requires that, after a restart, a consumer gets its unacked changes again and later reads in step. A consumer that was unsubscribed
+    is unknown then.
+    """
     engine = Engine(captured.config, "shop")
     engine.start()
     try:

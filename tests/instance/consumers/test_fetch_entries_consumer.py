@@ -20,7 +20,7 @@ SYMBOLS = {BEGIN: "B", ROWS: "R", END: "E"}
 
 
 def fetched(window: Window, entries: int) -> list[str]:
-    """Returns the batches of a client that requests so many entries each time."""
+    """Returns the batches of a client that requests `entries` entries each time. Each batch is a string of SYMBOLS."""
     feed = DestinationStream(window, none_needed, lambda: False, selection_of(""))
     position, batches = StreamPosition(WindowPosition(START)), list[str]()
     while True:
@@ -63,7 +63,7 @@ def test_no_batch_has_more_entries_and_all_of_them_are_the_stream(parts: list[li
 
 
 def test_transactions_without_rows_count_too() -> None:
-    """Otherwise a batch would have no limit if the source has many transactions without rows."""
+    """Transactions without rows count as entries. Otherwise a batch would have no limit if the source has many of them."""
     window = Window(START, bytes_max=LARGE)
     window.put(Source().block([0] * 100))
     reading = window.read(WindowPosition(START), LARGE, 20)

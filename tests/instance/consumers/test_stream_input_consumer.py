@@ -1,4 +1,4 @@
-"""Tests what one consumer gets from a stream that changes after its beginning."""
+"""Tests what a consumer gets if its stream changes after it began to read, for example by a failover or by rows that cannot be read."""
 
 from __future__ import annotations
 

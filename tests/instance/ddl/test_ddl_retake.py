@@ -1,4 +1,6 @@
-"""Tables whose new values only their rows show are re-snapshotted automatically: the rules, crashes between the steps, real servers."""
+"""Tests that a table is re-snapshotted automatically after a statement whose new values only the rows show: the rules, crashes between the
+steps, and real servers.
+"""
 
 from __future__ import annotations
 
@@ -132,14 +134,16 @@ def test_ddl_the_schema_that_a_table_continues_with(
 @pytest.mark.found
 @pytest.mark.parametrize("answer", [T, None])
 def test_ddl_doubts_about_foreign_keys_end_with_a_re_snapshot(answer: TableSchema | None) -> None:
-    """Belongs to defect 1075: a doubt stayed in the schema history, so each change of the parent stopped the table again."""
+    """Belongs to defect 1075: a doubt about a foreign key stayed in the schema history after a re-snapshot. So each change of the parent
+    stopped the table again.
+    """
     key = ForeignKey(name="k", columns=("a",), parent=("shop", "p"), referenced=("id",), doubt="why")
     doubted = dataclasses.replace(T, foreign_keys=(key,))
     assert schema_after(stopped(TableState.CASCADE_UNSEEN), doubted, lambda: answer) == (answer or doubted)
 
 
 class Steps:
-    """Implements the engine's side of a re-snapshot, over real files. `crash`: the step at which the process ends, counted from 1."""
+    """Implements the engine's side of a re-snapshot, over real files. `crash` is the step at which the process ends, counted from 1."""
 
     def __init__(self, folder: Path, *stops: StoppedTable) -> None:
         self.meta, self.records = FileLedger(folder), SnapshotRecords(folder)
@@ -339,7 +343,7 @@ class Lake(Pipeline):
     """An engine whose batches are merged and whose snapshots are read and published by the code that production runs use."""
 
     def flow_until(self, what: str, condition: Any) -> None:
-        """Hands out, merges and acks, and brings snapshots further, until the condition holds and nothing waits."""
+        """Hands out, merges and acks batches, and continues snapshots, until the condition holds and nothing waits."""
         records = SnapshotRecords(self.engine.directory)
 
         def flows() -> bool:
@@ -382,7 +386,7 @@ def lake(captured: Captured, spark_server: SparkConnectServer) -> Iterator[Lake]
     made.engine.stop()
 
 
-# a table's columns; the statement on it; the columns that it has afterwards
+# For each table, its columns, the statements on it, and the columns that are compared with the source afterwards.
 RETAKEN = {
     "derived": ("id INT PRIMARY KEY, a INT", ["ALTER TABLE {t} ADD g INT AS (a * 2) STORED"], "id, a, g"),
     "numbered": ("id INT PRIMARY KEY, a INT", ["ALTER TABLE {t} ADD n INT NOT NULL AUTO_INCREMENT UNIQUE"], "id, a, n"),

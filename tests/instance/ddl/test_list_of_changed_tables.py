@@ -1,4 +1,6 @@
-"""Tests that a statement, which looks only at the tables that it changes, leaves the list that all tables of the history give."""
+"""Tests the published list of tables after each statement. The list equals a list of all tables of the history, although a statement looks
+only at the tables that it changes.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def history(tmp_path: Path) -> PublishedHistory:
 
 
 def of_all_tables(tmp_path: Path, position: int) -> TableList:
-    """Returns the list that a history writes which is read anew."""
+    """Returns the list of all tables at a position. A history that is loaded from the file of the schema history publishes this list."""
     folder = tmp_path / f"anew.{position}"
     folder.mkdir()
     opened(folder, tmp_path).publish(at(position))
@@ -62,7 +64,7 @@ def of_all_tables(tmp_path: Path, position: int) -> TableList:
 
 
 def read_again(folder: Path) -> TableList:
-    """Returns the list that a process reads which has not read it before."""
+    """Returns the list as a new process reads it, which has nothing of the list in memory."""
     reading._read.clear()
     return read_list(folder)
 

@@ -36,7 +36,7 @@ from tests.binlog.rows.event_bytes import NOTE, ORDERS
 from tests.fix_ledgers import MemoryLedger, at
 
 NAME = "shop.orders"
-# setting → values in conf/ before and after the change, and what the stop names
+# For each setting, its values in conf/ before and after the change.
 OF_TABLES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "key": ({}, {"key": ["amount"]}),
     "deletes": ({"deletes": "soft"}, {}),
@@ -75,7 +75,7 @@ def starts(folder: Path, meta: MemoryLedger, config: DestinationConfig) -> list[
     ("model", "known"), [(TableConfig, OF_TABLE), (DestinationConfig, OF_DESTINATION), (ShardsConfig, OF_SHARDS)]
 )
 def test_every_setting_is_classified_as_shaping_rows_or_not(model: Any, known: dict[str, ShapeEffect]) -> None:
-    """Defect 2: a new setting that shapes rows was not stored with its table."""
+    """Defect 2: a new setting that shapes rows was not stored with its table, so its change was not noticed."""
     assert set(known) == set(model.model_fields), "say in `row_shape` what a change of the setting means for rows"
 
 

@@ -1,4 +1,4 @@
-"""Tests that a batch's name survives every way in which it is passed, and that nothing else is accepted as one."""
+"""Tests that a batch reference is the same after each way in which it is passed, and that nothing else is accepted as a reference."""
 
 from __future__ import annotations
 

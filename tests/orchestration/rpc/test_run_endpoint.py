@@ -37,7 +37,9 @@ def test_a_caller_with_another_token_is_refused(code_server: CodeServer) -> None
 
 
 def test_a_request_is_limited_before_its_token_is_checked(code_server: CodeServer) -> None:
-    """A run's request only names a batch. With the limit for ticks, any local process could fill the memory."""
+    """A run's request only names a batch, so its limit is smaller than that of a tick's request. With the larger limit, any local process
+    could fill the memory.
+    """
     with pytest.raises(EngineAwayError, match="RESOURCE_EXHAUSTED"):
         code_server.caller._engine()._call(REPORT_FAILING, reason="x" * RUN_REQUEST_BYTES_MAX)
     assert code_server.engine.failing == ""

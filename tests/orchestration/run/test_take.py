@@ -1,4 +1,6 @@
-"""Tests that a run takes its batch before it merges it: the engine fixes the end, after the changes that arrived while the run started."""
+"""Tests that a run takes its batch before the merge: the engine appends the changes that arrived while the run started, and fixes the
+batch's end.
+"""
 
 from __future__ import annotations
 

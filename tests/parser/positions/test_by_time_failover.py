@@ -1,5 +1,5 @@
-"""Tests what the time that is read twice after a failover by the clock must not contain: statements about a captured table, XA commits of
-earlier transactions, partial rows.
+"""Tests which interval cannot be read again after a failover by time: an interval with a statement about a captured table, an XA commit of
+an earlier transaction, or partial rows.
 """
 
 from __future__ import annotations

@@ -18,7 +18,9 @@ NOW, HOUR = 1_000_000.0, 3600
 
 
 def facts(*numbers: int, uuid: str = "a", **created_hours: float) -> ServerFacts:
-    """Returns a server with these files, some of which are this old."""
+    """Returns the facts of a server with the binlog files `numbers`. `created_hours` has the ages of some files: `b3=30` means that
+    binlog.000003 is 30 h old.
+    """
     return ServerFacts(
         version="8.0.31",
         mariadb=False,
@@ -67,7 +69,9 @@ def test_the_retention_left_goes_by_what_was_observed_if_that_is_less() -> None:
 
 @pytest.mark.managed
 def test_files_that_live_for_minutes_only_leave_no_gap_in_what_is_known() -> None:
-    """The creation time of a new oldest file is read one look later. Until then, the time of the previous file is the limit."""
+    """The creation time of a new oldest file is read only at the next query of the source. Until then, the creation time of the purged file
+    before it is the limit.
+    """
     oldest = OldestFile().seen(facts(3, 4, b3=0.2))
     for number in range(4, 9):
         oldest = oldest.seen(facts(number, number + 1))
@@ -120,7 +124,9 @@ def test_a_source_that_promises_nothing_has_an_unknown_retention_left_until_a_pu
 
 @pytest.mark.managed
 def test_at_cloud_sql_what_is_there_counts_and_not_the_flag() -> None:
-    """The flag may promise more than the days of logs of point-in-time recovery, which no query shows."""
+    """On Cloud SQL, the database flag may be larger than the days of logs of point-in-time recovery, which no query shows. So Sluice
+    assumes the age of the oldest file, but at least a day.
+    """
     provider = ProviderFacts(version="8.0.31-google")
     month = {"binlog_expire_logs_seconds": str(20 * 24 * HOUR)}
     for hours, kept in ((2, 24), (70, 70)):

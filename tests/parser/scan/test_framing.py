@@ -28,7 +28,7 @@ def stream_of(transactions: int, rows: int = 2, row_bytes: int = 7) -> bytes:
 
 
 def pour(data: bytes, pieces: list[int], buffer_bytes: int) -> tuple[PacketFramer, list[Block]]:
-    """The sizes of the pieces repeat until all data is delivered."""
+    """Passes the data to a framer in pieces, and returns the framer and its blocks. The sizes in `pieces` repeat until the data ends."""
     framer, blocks, at, index = PacketFramer(scanner(), buffer_bytes), [], 0, 0
     while at < len(data):
         space = framer.space()

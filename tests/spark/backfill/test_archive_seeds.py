@@ -1,4 +1,6 @@
-"""Rows of the lake are corrected, and a past state is built, from an archive of binlog files while the source does not answer."""
+"""Tests that a backfill corrects rows of the lake, and builds a past state, from an archive of binlog files while the source does not
+answer.
+"""
 
 from __future__ import annotations
 

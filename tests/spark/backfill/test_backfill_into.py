@@ -1,4 +1,6 @@
-"""Tests `--into`, which builds a past state next to the live table, with deltalake alone, and from a server's binlog."""
+"""Tests `sluice backfill --into`, which builds a past state next to the live table. Some tests use only deltalake, others the binlog of a
+server.
+"""
 
 from __future__ import annotations
 
@@ -343,7 +345,9 @@ def test_a_swap_takes_a_table_whose_conversion_was_killed_before_its_record_for_
 
 
 def swapped_with(pipeline: Pipeline, engine: Engine, newest: str, older: str) -> None:
-    """Another program removes rows of the live table. The rebuilt table brings them back, and the stream continues in the live table."""
+    """Swaps a rebuilt table in after another program has removed rows of the live table. Requires that the rows are back, and that the
+    stream continues in the live table.
+    """
     ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
     requested = {name: SwapRequest(destination="shop", table=pipeline.name, rebuilt=name) for name in (newest, older)}
     rows = pipeline.rows()

@@ -1,4 +1,6 @@
-"""Tables that raise in a repair, a backfill, maintenance, a publication or a consistent snapshot are named alone; the others are done."""
+"""Tests tables that raise in a repair, a backfill, maintenance, a publication or a consistent snapshot. Only these tables are named, and
+the others are done.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,9 @@ def test_tables_that_raise_in_upkeep_are_named_and_the_others_are_done(shop: Upk
 
 
 def _maintain(shop: Upkeep, chance: random.Random) -> None:
-    """A VACUUM takes seconds of processor time, so it is requested for some of the tables."""
+    """Requires that maintenance reports the tables that raise, and maintains the others. A VACUUM takes seconds of processor time, so only
+    some tables are requested.
+    """
     odd, requested = odd_tables(chance, MAINTENANCE, LOGGED), (*LOGGED, *HELD)
     with all_raising(MAINTENANCE, odd, chance.choice(WRONG)):
         names = tuple(f"{shop.captured.database}.{name}" for name in requested)

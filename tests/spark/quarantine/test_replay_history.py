@@ -1,4 +1,6 @@
-"""Tests that a value that is put back also becomes a version in its row's history, and that the stream continues both tables."""
+"""Tests the replay of quarantined values into a table with a history. Each value also becomes a version in the history, and the stream
+continues both tables.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests the fold of a backfill on staged files: it makes one image per key from several files, with the facts that a merge uses."""
+"""Tests the fold of a backfill on staged files. It makes one image per key from several files, with the counts, order keys and key bounds
+that a merge uses.
+"""
 
 from __future__ import annotations
 

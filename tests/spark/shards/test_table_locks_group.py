@@ -24,12 +24,12 @@ THEIRS = Writing(who="run 1 of east", host="a", remote="sc://127.0.0.1:15002", s
 
 
 class Killed(BaseException):
-    """The simulated end of the process at this point."""
+    """Simulates the end of the process at this point."""
 
 
 @dataclasses.dataclass
 class Destinations:
-    """Destinations with one location of locks. `ended`: the sessions that were ended."""
+    """Provides destinations with one location of locks. `ended` has the Spark address and the id of each session that was ended."""
 
     folder: Path
     ended: list[tuple[str, str]]
@@ -90,7 +90,9 @@ def test_a_table_lock_waits_for_the_other_and_then_names_its_holder_in_a_group(d
 
 
 def test_a_run_that_waits_gets_the_table_lock_before_one_that_comes_back_in_a_group(destinations: Destinations) -> None:
-    """Otherwise a draining run would take the lock again between two looks of the other run."""
+    """A draining run releases the lock and soon requests it again. Without this order, it would get the lock again between two attempts of
+    the run that waits.
+    """
     got = threading.Event()
 
     def wait() -> None:
@@ -125,8 +127,8 @@ def test_what_a_dead_run_left_is_ended_before_anything_is_written_in_a_group(des
 def test_a_run_that_is_killed_with_a_table_lock_leaves_what_the_next_one_needs_in_a_group(
     destinations: Destinations, location: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the run has recorded what it writes with, it can leave nothing. From then on, its sessions are known until it removes the
-    record.
+    """A run that is killed before it records its sessions has written nothing. From this record until its removal, the next run finds the
+    sessions and ends them.
     """
     written: list[str] = []
 
@@ -160,7 +162,9 @@ def test_where_spark_went_away_its_statement_may_continue_in_a_group(destination
 def test_a_spark_that_this_host_does_not_reach_is_waited_for_in_a_group(
     destinations: Destinations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """127.0.0.1 of another host is another Spark, which ends statements by itself when nobody waits for them."""
+    """The address 127.0.0.1 in another host's record means another Spark, which a run on this host cannot reach. The run waits until that
+    Spark has ended the statements itself, as Spark does when no client waits for them.
+    """
     with destinations.held(dataclasses.replace(THEIRS, host="b")):
         pass
     for _ in range(2):

@@ -1,5 +1,5 @@
-"""Provides a table with its current-state table, change log and history, in a folder of the test. Batches are written to them without
-Spark.
+"""Provides a table with its current-state table, change log and history, in a folder of the test. Writes batches to these three tables
+without Spark.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ ORDERS = Schema({"id": "bigint", "note": "string"}, ("id",))
 
 @dataclasses.dataclass
 class LoggedTable:
-    """The three tables. `deliveries` numbers the batches. `records` has the records of the change log and the history."""
+    """Provides a current-state table with its change log and history. `deliveries` numbers the batches. `records` stores the records that a
+    merge keeps about the change log and the history.
+    """
 
     folder: Path
     deliveries: itertools.count[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
@@ -101,7 +103,7 @@ class LoggedTable:
         return [tuple(row.values()) for row in pa.table(found.read_all()).to_pylist()]
 
     def history(self) -> list[tuple[Any, ...]]:
-        """Returns (id, note, from order key, to order key, is current)."""
+        """Returns the rows of the history: (id, note, from order key, to order key, is current)."""
         columns = "id, note, _sluice_from_order_key, _sluice_to_order_key, is_current"
         return self.rows(self.target.history, columns, "id, _sluice_from_order_key")
 

@@ -1,4 +1,6 @@
-"""Tests the appends that the job of small tables writes with pyarrow: the same commit and the same statistics as deltalake's own append."""
+"""Tests the appends that the job of small tables writes with pyarrow: they have the same commit and the same statistics as deltalake's own
+append.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,9 @@ def test_tables_whose_files_need_more_are_appended_to_by_deltalake(
 def test_tables_that_got_rules_between_two_segments_are_appended_to_by_deltalake(
     table: Table, change: dict[str, Any]
 ) -> None:
-    """Defect 49: only the table as it was before the first segment was checked for features and constraints."""
+    """Defect 49: if a table got features, constraints or partitions between two segments, an append could make an invalid commit. Only the
+    table as it was before the first segment was checked.
+    """
     table.make().merge(*ABC)
     reader = DeltaTable("shop.orders", table.path, "", {}, quick=True)
     snapshot = reader.refresh()

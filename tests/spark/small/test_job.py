@@ -1,5 +1,5 @@
-"""Tests the job of small tables as a whole: tasks that die after their commit, executors that lack a package, many
-tables, errors by table.
+"""Tests the job of small tables as a whole: tasks that die after their commit, executors that lack a package, many tables, and errors of
+single tables.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def test_a_table_s_error_is_its_own_and_what_is_not_small_is_merged_by_spark(lak
 
 @pytest.mark.spark
 def test_runs_share_the_python_workers_of_spark(lake: Lake, spark_server: SparkConnectServer) -> None:
-    """Each of these processes stays forever. Without sharing, every run would leave one."""
+    """Spark's Python processes never end. If runs did not share them, each run would leave one more process."""
     lake.merge({"shop.a": [FIRST]})
     daemons = [process.pid for process in psutil.Process(spark_server.pid).children()]
     for order_key in range(10, 15):
@@ -226,7 +226,7 @@ def test_an_error_of_a_store_does_not_show_its_secrets(monkeypatch: pytest.Monke
 
 
 def test_the_code_for_executors_is_written_once_and_read_once_per_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has half a megabyte. Writing and reading it for each batch took as long as merging three tables."""
+    """The code for executors has half a megabyte. Writing and reading it for each batch took as long as merging three tables."""
     written = list[object]()
     writes: Any = cloudpickle.dumps
 
@@ -245,7 +245,9 @@ def test_the_code_for_executors_is_written_once_and_read_once_per_worker(monkeyp
 
 @pytest.mark.found
 def test_a_worker_keeps_only_the_code_that_it_has_read_last() -> None:
-    """Defect 43: each process that writes the code writes another one. A worker that serves many of them kept the code of all."""
+    """Defect 43: a worker that served many processes kept the code of all of them, because each process writes the code for executors
+    differently.
+    """
     writes: Any = cloudpickle.dumps
     given = {"target": TableTarget(path="/lake/1"), "other": Fraction(1)}
     works = (_reported, _reported_alike)
@@ -254,7 +256,8 @@ def test_a_worker_keeps_only_the_code_that_it_has_read_last() -> None:
     shipped.forget()
 
 
-# A worker: calls each function that it is sent, and reports how often it read code, the results, and the code that it keeps.
+# The code of a worker. It calls each function that it receives, and prints how often it read code, the results, and the modules that it
+# keeps.
 WORKER = """
 import json, pickle, sys
 loads, read, answers = pickle.loads, [], []
@@ -267,7 +270,7 @@ print(json.dumps((len(read), answers)))
 
 
 def in_a_worker(sent: list[bytes]) -> tuple[int, list[tuple[list[str], list[str]]]]:
-    """Calls functions in another process. In this process, reading the code would replace the methods of the classes that it contains."""
+    """Calls functions in another process. Here, reading their code would replace the methods of the classes that the code contains."""
     found = subprocess.run(
         (sys.executable, "-c", WORKER, shipped.KEPT),
         input=pickle.dumps(sent),
@@ -280,7 +283,7 @@ def in_a_worker(sent: list[bytes]) -> tuple[int, list[tuple[list[str], list[str]
 
 
 def test_a_run_finds_the_code_for_executors_written() -> None:
-    """The process from which runs are forked imports this module."""
+    """The process from which runs are forked imports the module `prepared`. The import writes the code for executors, so no run has to."""
     shipped.forget()
     importlib.reload(prepared)
     assert shipped.code_of.cache_info().currsize == 1

@@ -43,7 +43,9 @@ def rows(of: Schema, start: int, operation: int, *values: tuple[Any, ...]) -> Ch
 
 
 def story(before: Schema, after: Schema, altered: SchemaChange, *values: tuple[Any, ...]) -> list[Segment]:
-    """Rows 1 and 2, the alteration at 10, then an update of row 2 and a new row 3 with the values of `values`."""
+    """Returns the segments of one table: inserts of rows 1 and 2, the alteration at order key 10, an update of row 2, and an insert of row
+    3. `values` has one tuple for each of these four images.
+    """
     old, new = values[:2], values[2:]
     return [
         rows(before, 1, INSERT, *old),
@@ -125,7 +127,7 @@ STORIES: dict[str, list[Segment]] = {
 
 
 class Followed:
-    """The lake after the batch, and after the same batch divided in every other way."""
+    """Merges STORIES into a lake as one batch. `first` has the report of each table. `merge` merges a staged batch into the same tables."""
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
@@ -189,7 +191,7 @@ def test_ddl_a_type_is_widened_in_place(followed: Followed) -> None:
 
 
 def test_ddl_a_statement_that_only_converts_columns_is_one_commit_without_column_mapping(followed: Followed) -> None:
-    """So every reader can read the table afterwards, also Polars, which refuses column mapping."""
+    """Every reader can read a table without column mapping, also Polars, which refuses column mapping."""
     table = followed.lake.log("ddl.retyped")
     operations = [commit["operation"] for commit in reversed(table.history())]
     assert [each for each in operations if each not in {"MERGE", "WRITE"}] == [
@@ -228,14 +230,16 @@ class SessionThatBreaks(LakeSession):
 
 
 def test_ddl_a_merge_that_broke_anywhere_is_taken_up_again(followed: Followed) -> None:
-    """The swap, the drop and the copies of one statement are interrupted after every one or two of their statements."""
+    """The merge of a schema change that swaps, drops and copies columns is interrupted after each one or two of its statements, until a try
+    succeeds.
+    """
     name, lake = "ddl.many", followed.lake
     target = TableTarget(path=str(lake.folder / "lake" / "ddl.cut"))
     batch = read_staged_batch(lake.stage({name: STORIES[name]}))
     tries = 0
     with open_sessions(lake.spark, 1, BY_HAND) as sessions:
         while tries < 40:
-            # A copy is made again when what follows it failed, so one would not do.
+            # A copy is made again if a later statement fails. With only one statement per try, the merge would never end.
             allowed = 1 + tries % 2 if tries else 0
             try:
                 merge_table(SessionThatBreaks(sessions[0], allowed), batch, batch.tables[0], target)

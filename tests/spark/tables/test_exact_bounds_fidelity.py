@@ -105,8 +105,8 @@ def test_fidelity_columns_that_a_float_holds_keep_their_bounds() -> None:
 
 
 def test_fidelity_files_are_found_by_bounds_above_all_signed_numbers(tmp_path: Path) -> None:
-    """Before, merges of a table with such keys failed permanently, because Arrow cannot compare a decimal with an integer of 64 bits or
-    more.
+    """Tests keys above 2^63 - 1. Arrow cannot compare a decimal with an integer of 64 bits or more, so merges of tables with such keys once
+    failed permanently.
     """
     rows = pa.table({"id": pa.array([decimal.Decimal(2**64 - 9), decimal.Decimal(2**64 - 5)], pa.decimal128(20, 0))})
     deltalake.write_deltalake(tmp_path / "t", rows)
@@ -164,7 +164,7 @@ def originals(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPat
 
 
 def mapped(lake: Lake, originals: Lake, how: str) -> str:
-    """Copies a table into a lake, and returns its path. Spark takes ten seconds to make the table."""
+    """Copies a table of `originals` into a lake, and returns its path. Spark would take ten seconds to make the table again."""
     lake.way = "small"
     shutil.copytree(originals.path(how), lake.path(how))
     return lake.target(how).path
@@ -295,7 +295,9 @@ def test_columns_that_swapped_their_names_are_judged_by_their_own_bounds(lake: L
 
 
 def test_fidelity_nested_columns_of_mapped_tables_have_no_bounds() -> None:
-    """deltalake must be given the names in the files, and nested ones cannot be named."""
+    """deltalake accepts no properties for nested columns, and for others only by their names in the files. So if a nested column has
+    inexact bounds, bounds are switched on only for each exact column.
+    """
     mapped_as = {b"delta.columnMapping.physicalName": b"col-1"}
     long: Any = pa.field("id", pa.decimal128(20, 0), metadata=mapped_as)
     plain: Any = pa.field("n", pa.int32(), metadata={b"delta.columnMapping.physicalName": b"n0"})

@@ -1,5 +1,5 @@
-"""Tests tables that conf/ partitions, clusters or gives a change data feed: they are created like this, merged like this, and existing
-tables are altered.
+"""Tests tables that conf/ partitions, clusters or gives a change data feed. New tables are created with this layout, merges keep it, and
+existing tables are altered.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tests the number of marked rows for logs that are shortened or made by other programs. `tests/spark/small` compares it with Spark's."""
+"""Tests the count of rows that deletion vectors delete, for logs that are shortened or made by other programs. `tests/spark/small` compares
+the count with Spark's.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def commit(log: Path, version: int, *actions: dict[str, Any]) -> None:
 
 
 def checkpoint(log: Path, version: int, counts: list[int | None] | None) -> None:
-    """Writes a checkpoint. One without deletion vectors (None) may lack their column."""
+    """Writes a checkpoint with one entry per item of `counts`, where None is an entry without deletion vector. If `counts` is None, the
+    checkpoint has no column for deletion vectors.
+    """
     vectors = [{"deletionVector": None if count is None else {"cardinality": count}} for count in counts or []]
     adds = vectors if counts is not None else [{"path": "a.parquet"}]
     pq.write_table(pa.table({"add": pa.array([*adds, None])}), log / f"{version:020d}.checkpoint.parquet")

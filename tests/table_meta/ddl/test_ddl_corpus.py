@@ -46,7 +46,9 @@ def schemas_on_server(watching: pymysql.Connection[Any]) -> Schemas:
 
 
 def played_group(played: Scene, group: Group, server: str) -> list[Step]:
-    """The schemas are read in another session, whatever the statements do to their own session."""
+    """Executes a group's statements on the server, and returns a step for each statement that the server accepts. Reads the schemas in
+    another session, because a statement may change its own session.
+    """
     steps: list[Step] = []
     with played.connection.cursor() as cursor, played.server.connect() as watching:
         cursor.execute(f"CREATE DATABASE {group.database} CHARACTER SET utf8mb4")
@@ -86,7 +88,7 @@ def schema_of(history: TableHistory, name: tuple[str, str], position: Position) 
 
 
 def differences(history: TableHistory, steps: list[Step]) -> list[str]:
-    """Returns each difference at the first statement that shows it."""
+    """Returns each difference between history and server once, with the first statement that shows it."""
     found: dict[str, bytes] = {}
     everywhere, names, group = list(history.table_names()), [], ""
     for step in steps:
@@ -114,7 +116,8 @@ def _difference(got: TableSchema | None, expected: TableSchema | None) -> str:
         for mine, theirs in itertools.zip_longest(got.columns, expected.columns)
         if mine is None or theirs is None or not _same_column(mine, theirs)
     ]
-    # No statement shows which storage engine is the default, or replaces another one.
+    # No statement shows the server's default storage engine, or that the server replaces the engine in the statement. So engines are
+    # compared only if one of the two is in ROWS_ELSEWHERE.
     if not ROWS_ELSEWHERE & {got.engine, expected.engine}:
         got, expected = (dataclasses.replace(schema, engine="") for schema in (got, expected))
     tables = [dataclasses.replace(schema, columns=()) for schema in (got, expected)]

@@ -21,8 +21,7 @@ from tests.parser.scan.event_factory import START, EventFactory, feed
 from tests.table_meta.ddl_corpus import groups
 
 SHARDS = 4
-# The number of mutations of each shard, which takes some 6 s of a core. Together this is twice as many as in a test of 60 s, in half the
-# time, because the corpus is read once and two of three statements are mutated. A test of 60 s would only delay every run of the tests.
+# The number of mutated statements of each shard, which take some 6 s of a core. More of them would delay every run of the tests.
 MUTATIONS = 8000
 INTACT = 1 / 3  # The share of statements that are not mutated, because mutated statements need tables.
 STATES = {
@@ -109,7 +108,7 @@ def mutated(statement: bytes, other: bytes, chance: random.Random) -> bytes:
 
 
 def status(chance: random.Random) -> bytes:
-    """Returns a session with any mode and any charsets."""
+    """Returns the status variables of a query event, with a random SQL mode and random charsets."""
     modes = 0
     for bit in (0, 0, 1 << 2, 1 << 20, 1 << 9, 1 << 22, 1 << 0):
         modes |= bit * chance.randint(0, 1)
@@ -123,7 +122,9 @@ CLIENTS = ("utf8mb4", "utf8mb4", "utf8mb4", *sorted(CHARSETS))
 
 @pytest.mark.parametrize("shard", range(SHARDS))
 def test_ddl_mutations_give_a_named_stop_or_nothing(shard: int) -> None:
-    """Groups are played in their order, each statement as it is or mutated, so that there are tables for what is mutated."""
+    """Applies the statements of each group in their order, some of them mutated. The intact statements create the tables that the mutated
+    ones need.
+    """
     chance = random.Random(shard)  # noqa: S311 - seeded
     everything = [statement for group in groups() for statement, _ in group.statements]
     played: Counter[str] = Counter()
@@ -143,7 +144,7 @@ def test_ddl_mutations_give_a_named_stop_or_nothing(shard: int) -> None:
 
 
 class Stream:
-    """A history behind a scanner. Tables whose names begin with b are not captured."""
+    """Passes query events through a scanner to a schema history. Tables whose names begin with b are not captured."""
 
     def __init__(self, flavour: str) -> None:
         self.history = TableHistory(InMemory(), captured)
@@ -156,7 +157,8 @@ class Stream:
         return Scanner(start=START, history=self.history, captured=captured)
 
     def take(self, statement: bytes, database: str, session: bytes, played: Counter[str]) -> None:
-        # A change of rows in statement form: the state of an engine, with the sentence that names it.
+        # Some statements change rows without row events. The scanner refuses them with UnknownEventError, which stops an engine. The stream
+        # then begins again with a new scanner.
         try:
             blocks = feed(self.scan, [self.make.query(statement, database, session)])
         except UnknownEventError:

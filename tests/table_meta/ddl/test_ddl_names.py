@@ -1,4 +1,4 @@
-"""Names as the servers fold them, and statements that only one server or one mode has."""
+"""Tests that names are folded as the servers fold them, and how statements are read that only one server or one SQL mode has."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHARACTERS_A_QUERY = 800
 @pytest.mark.servers
 @pytest.mark.parametrize("server", ["mysql80", "mariadb114"])
 def test_ddl_names_are_folded_as_the_server_folds_them(server: str, request: pytest.FixtureRequest) -> None:
-    """The names contain every letter that a name can have: those of Unicode's basic plane."""
+    """A name can contain only characters of Unicode's basic plane. The test uses all of them that have another lower case."""
     source: DatabaseServer = request.getfixturevalue(server)
     characters = [chr(index) for index in range(0x21, 0x10000) if not 0xD800 <= index < 0xE000]
     characters = [

@@ -63,7 +63,9 @@ def history_after(folder: Path, *statements: str, facts: DdlServerFacts = SERVER
 
 @pytest.mark.found
 def test_a_parent_is_known_by_the_lower_case_of_the_server_cascade(tmp_path: Path) -> None:
-    """Defect 84: the parent's name had Unicode's present lower case, in which \u0130 has two characters, and its cascades were missed."""
+    """Defect 84: the parent's name was lowered by present Unicode rules, which give \u0130 two characters. The server lowers it
+    differently, so the parent's cascades were missed.
+    """
     lower = dataclasses.replace(SERVER, lower_case_names=True)
     history, position = history_after(
         tmp_path,

@@ -1,5 +1,5 @@
-"""Tests RENAME TABLE: captured tables take their rows along, and so do copies of schema change tools if all their rows were followed. Other
-tables stop.
+"""Tests RENAME TABLE. The rows of a captured table move to its new name. The rows of a schema change tool's copy also move if Sluice has
+followed all rows of the copy. Other tables stop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UUID = "6ace8bcef73211ea87e9f875a4d24e90"
 UUID_APART = "6ace8bce_f732_11ea_87e9_f875a4d24e90"
 LONG = "a_table_with_a_name_that_leaves_no_room_for_what_a_tool_appends"
 
-# The policies follow every alteration, and no table is ignored.
+# Policies that apply every alteration, keep dropped columns, and hold DROP TABLE.
 REVIEW = SchemaDecisions(
     policy=lambda *_: {kind: {"drop": "keep", "drop_table": "hold"}.get(kind, "apply") for kind in PLANS}
 )
@@ -55,7 +55,7 @@ def history(request: pytest.FixtureRequest, tmp_path: Path) -> TableHistory:
 
 
 def swapped(history: TableHistory, name: str, copy: str, old: str) -> tuple[TableChange, ...]:
-    """Returns what the swap of a tool means. Its copy was altered before."""
+    """Creates and alters the copy of a schema change tool, swaps it with the table, and returns the changes that the swap causes."""
     history.apply(f"CREATE TABLE {copy} LIKE {name}", "shop", at(200))
     history.apply(f"ALTER TABLE {copy} ADD added varchar(3) NOT NULL DEFAULT 'x' AFTER id", "shop", at(210))
     history.apply(f"ALTER TABLE {copy} MODIFY id bigint", "shop", at(220))
@@ -105,8 +105,8 @@ def captures_all(history: TableHistory) -> bool:
     "swap", ["RENAME TABLE orders TO _orders_del, _orders_gho TO orders", "ALTER TABLE _orders_gho RENAME orders"]
 )
 def test_ddl_the_rows_of_a_copy_that_existed_before_the_stream_are_not_moved(tmp_path: Path, swap: str) -> None:
-    """Test for defect 26: the lake has only those rows of such a copy that arrived since the stream began. It proves nothing that the copy
-    is captured now.
+    """Test for defect 26: the lake lacks the rows that a copy had before the stream began. So the rows of the copy are not moved, although
+    the copy is captured now.
     """
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
     facts = DdlServerFacts(flavour="mysql", charset="utf8mb4")
@@ -132,7 +132,7 @@ def test_ddl_the_rows_of_a_copy_that_was_created_while_excluded_are_not_moved(tm
 
 
 def reported(changes: tuple[TableChange, ...]) -> dict[str, tuple[str, str]]:
-    """Returns table → what the lake is told, and the previous name of the table."""
+    """Returns, by table, the kind of its change and the table's previous name."""
     return {change.table: (change.kind.value, change.renamed_from) for change in changes}
 
 

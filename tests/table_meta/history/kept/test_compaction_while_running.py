@@ -1,4 +1,4 @@
-"""A schema history that is compacted while the stream is read: how large it becomes, and what it still has."""
+"""Tests a schema history that is compacted while the stream is read: how large the history becomes, and which states it still has."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EMPTY = SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("sh
 
 
 class Running:
-    """A history whose cursor follows BEHIND statements after the parser."""
+    """Provides a schema history whose cursor is BEHIND statements behind the parser."""
 
     def __init__(self, folder: Path, kept: Repository, fence: Callable[[], None] = lambda: None) -> None:
         self.repository, self.cursor, self.loads = kept, at(10), 0
@@ -72,7 +72,7 @@ def running(request: pytest.FixtureRequest, tmp_path: Path) -> Running:
 
 @pytest.fixture(scope="module")
 def uncompacted(tmp_path_factory: pytest.TempPathFactory) -> Running:
-    """Returns a history of the same statements that is never compacted. The tests only read it."""
+    """Returns a history that is never compacted, after the statements that `Running.run` executes. The tests only read it."""
     folder = tmp_path_factory.mktemp("uncompacted")
     found = Running(folder, SchemaRepository(folder / "whole"))
     found.history._kept = None
