@@ -25,7 +25,7 @@ pytest_plugins = ["tests.marks", "tests.limits", "tests.progress", "tests.fix_se
 settings.register_profile("sluice", settings.default, deadline=None)
 settings.load_profile("sluice")
 
-# A Spark of the tests is cold most of the time. Optimizing its code would take a quarter of all processor time for no benefit.
+# A Spark of the tests rarely runs long enough to benefit from optimized code. The optimization would take a quarter of all processor time.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 # `CliRunner` builds the command and all its subcommands for each call, which takes 50 ms. The application is always the same, so it is
@@ -46,8 +46,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def _no_client_of_zookeeper_stays() -> Iterator[None]:
-    """Ends the shared ZooKeeper clients after a test. The threads of a connected client use `random`, and hypothesis would blame its
-    strategies for that.
+    """Ends the shared ZooKeeper clients after a test. The threads of a connected client use `random`, which hypothesis would report as an
+    error of its strategies.
     """
     yield
     opened = sys.modules.get("sluice.cdc_engine.records.zookeeper_client")

@@ -167,7 +167,7 @@ def cluster(root: Path, captured: Captured, zookeeper: ZooKeeperEnsemble, store:
 
 
 def go_client(root: Path) -> str:
-    """Compiles canal-go's client; its modules come from the proxy of Go."""
+    """Compiles canal-go's client. Its modules come from Go's module proxy."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("the client in Go needs the program `go`")

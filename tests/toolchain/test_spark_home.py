@@ -45,7 +45,7 @@ def test_checkouts_with_the_same_files_share_one_that_outlives_them(
 
 
 def test_files_that_were_installed_again_are_another_installation(cache: Cache, installed: Path) -> None:
-    """A repaired environment does not keep the broken files."""
+    """After an environment was repaired, Spark starts from the new files and not from the copies of the broken ones."""
     home, jar = spark_home(cache), installed / "jars" / "spark-core.jar"
     damaged = jar.read_text()
     jar.unlink()

@@ -55,7 +55,7 @@ REPLACES = (
 
 
 def there(staged: StagingResult, table: str) -> Counter[tuple[Any, ...]]:
-    """Returns the rows that the images give for an empty table."""
+    """Returns the rows that an empty table has after all images are applied to it."""
     rows: dict[Any, dict[str, Any]] = {}
     log: Counter[tuple[Any, ...]] = Counter()
     moving: dict[str, Any] = {}

@@ -91,7 +91,7 @@ def test_fault_a_ledger_that_is_lost_is_shown_after_a_restart_until_its_advice_w
 
 
 def _reported_start(directory: Path) -> str:
-    """Returns the output of `sluice instance start`, while a tick tries the start, as Dagster's ticks do."""
+    """Returns the output of `sluice instance start`, while a thread tries to start the engine again and again, as Dagster's ticks do."""
     ticking = threading.Event()
 
     def tick() -> None:

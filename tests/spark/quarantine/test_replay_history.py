@@ -80,7 +80,9 @@ def test_a_replay_that_dies_before_the_history_leaves_what_the_next_batch_comple
 
 
 def test_a_replay_waits_for_a_history_that_lacks_a_batch(notes: Lake) -> None:
-    """A run ended between its two commits. Following the advice in the error makes the tables equal."""
+    """A run ended between its commit to the current-state table and its commit to the history. Following the advice in the error makes the
+    tables equal.
+    """
     batch(notes, (UPDATE_AFTER, 32, 2, "B"), history=False)
     with pytest.raises(TableError, match="wait for the next batch of the table, or re-snapshot the table"):
         restore(notes)

@@ -162,7 +162,7 @@ def test_where_spark_went_away_its_statement_may_continue_in_a_group(destination
 def test_a_spark_that_this_host_does_not_reach_is_waited_for_in_a_group(
     destinations: Destinations, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The address 127.0.0.1 in another host's record means another Spark, which a run on this host cannot reach. The run waits until that
+    """The address 127.0.0.1 in another host's record means another Spark, which a run on this host cannot reach. The table fails until that
     Spark has ended the statements itself, as Spark does when no client waits for them.
     """
     with destinations.held(dataclasses.replace(THEIRS, host="b")):

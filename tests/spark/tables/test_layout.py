@@ -39,7 +39,7 @@ ROWS = [(1, "fr", "moved"), (3, "de", "c"), (4, "it", "d")]
 
 
 def merged(lake: Lake, images: list[Image], layout: Layout) -> str:
-    """Merges the images, and returns which way merged them."""
+    """Merges the images, and returns the way in which they were merged, such as `spark`."""
     return lake.merge({TABLE: [Changes(ORDERS, images)]}, layout=layout)[TABLE].way
 
 
