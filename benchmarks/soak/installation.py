@@ -80,7 +80,7 @@ class SoakedInstallation:
         return {name: record.pid for name, record in self.stack.file.running().items()}
 
     def wait_until_followed(self) -> float:
-        """Waits until the lake has all changes that were committed before this call. Returns the seconds."""
+        """Waits until the lake has all changes that were committed before this call. Returns how many seconds this took."""
         wanted = self.pair.executed()
 
         def followed() -> bool:
@@ -115,7 +115,7 @@ class SoakedInstallation:
         self._kill(SPARK)
 
     def _kill(self, name: str) -> None:
-        """Kills a process of Sluice, and restarts it with `up`."""
+        """Kills a process of Sluice with SIGKILL, and restarts it as `sluice up` does."""
         os.kill(self.pids()[name], signal.SIGKILL)
         until(f"the {name} is gone", 60, lambda: name not in self.pids())
         self.stack.up()

@@ -61,7 +61,7 @@ def _integers() -> list[Kind]:
 
 
 def _numbers() -> list[Kind]:
-    # Digits of a group that is not full, on either side.
+    # MySQL stores decimals in groups of nine digits. These types have an incomplete group after the point, of each length.
     remainders = tuple((9 + digits, digits) for digits in range(1, 9))
     decimals = ((1, 0), (5, 5), (9, 9), (10, 2), (18, 9), (38, 0), (38, 30), *remainders)
     long = ((39, 0), (65, 0), (65, 30))

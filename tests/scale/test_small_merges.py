@@ -1,5 +1,5 @@
-"""Counts the tasks in which many small tables are merged. Each task loads the jobs of all tables, so with a number of tasks that grows as
-the tables do, the work would grow with the square of the tables.
+"""Tests the number of Spark tasks in which many small tables are merged. Each task loads the jobs of all tables. If the number of tasks
+rose with the number of tables, the work would rise with the square of this number.
 """
 
 from __future__ import annotations

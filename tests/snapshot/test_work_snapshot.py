@@ -45,7 +45,7 @@ class CrashError(Exception):
 
 @dataclasses.dataclass
 class World:
-    """A table, its binlog, what runs made of it, and the lake. `noise`: what happens between any two calls of the work."""
+    """Simulates a table, its binlog, the runs, and the lake. `noise` is called between any two calls of the work on the snapshot."""
 
     folder: Path
     rows: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -76,8 +76,8 @@ class World:
         self.log.append((kind, key, len(self.log)))
 
     def merge(self, count: int) -> None:
-        """Runs a merge of the next changes, as `run_batch` does, which may also crash. Does nothing while another run
-        holds the run lock.
+        """Merges the next `count` changes, as `run_batch` does. Like a real merge, may crash. Does nothing while another run holds the run
+        lock.
         """
         if self.locked:
             return
@@ -392,7 +392,7 @@ def test_one_table_that_cannot_be_read_now_waits_and_does_not_delay_others(world
 def test_a_table_whose_snapshot_raises_fails_by_name_and_the_others_are_published(
     world: World, stage: str, wrong: Exception
 ) -> None:
-    """Defect 25: the snapshot of a table that raises was repeated forever, without a message that names the table. Other tables waited."""
+    """Defect 25: if the snapshot of a table raised an error, it was repeated forever without naming the table. Other tables waited."""
     world.records.begin(wanted("shop.broken", world.position(0), 0.0))
     real = world.dependencies()
 
@@ -471,7 +471,7 @@ def test_nothing_is_done_for_a_snapshot_before_the_engine_has_begun(world: World
 
 @pytest.mark.parametrize("calls", range(1, 9))
 def test_what_was_read_under_another_conf_is_neither_read_on_nor_published(world: World, calls: int) -> None:
-    """conf/ changes at each moment at which it is read. The next run reads the table again, according to the table's version."""
+    """`calls` is the number of the first check that finds a change of conf/. The next run reads the table again, with its new version."""
     requested = [0]
 
     def changed() -> str:

@@ -1,5 +1,5 @@
-"""Tests that a real schema registry keeps the promises of the contract, and that Confluent's own deserializer reads the messages in a real
-Kafka.
+"""Tests Avro messages with a real schema registry, Apicurio. Apicurio must pass the tests of `RegistryContract`. Confluent's own
+deserializer must read the messages from a real Kafka.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ class ApicurioUnderTest:
 
     @contextlib.contextmanager
     def unchecked(self, subject: str) -> Iterator[None]:
-        """Sets the subject to NONE, to which the global compatibility then applies."""
+        """Sets the compatibility of a subject to NONE during the block. Also sets the global level, because Apicurio applies it to a
+        subject with the level NONE.
+        """
         assert self._server.set_compatibility("NONE", subject)
         assert self._server.set_compatibility("NONE")
         yield
@@ -135,7 +137,7 @@ class Login(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def trickle(self, answer: bytes) -> None:
-        """Answers byte by byte, so that no read takes long."""
+        """Sends the answer byte by byte, so that the whole answer takes long although no single read does."""
         with contextlib.suppress(OSError):
             for byte in answer:
                 self.wfile.write(bytes([byte]))

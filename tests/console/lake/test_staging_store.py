@@ -31,7 +31,7 @@ STORES = {"s3": "s3_store", "azure": "azurite", "google": "fake_gcs"}
 
 
 def config_of(folder: Path, there: StoreConf) -> SluiceConfig:
-    """Returns a conf with a local lake and staged batches in the store."""
+    """Returns a configuration with a local lake, and with staged batches in the store that `there` describes."""
     staged = {name: value for name, value in there.settings.items() if name != "lake"}
     return make_config(folder).model_copy(update=staged)
 
@@ -72,7 +72,7 @@ def sas_token(permissions: str) -> str:
 
 
 def with_token(azurite: AzuriteServer, token: str, folder: Path, patch: pytest.MonkeyPatch) -> SluiceConfig:
-    """Returns a conf with staged batches in Azure, and a token instead of the account's key."""
+    """Returns a configuration with staged batches in Azure. It contains a SAS token instead of the account's key."""
     there = store_conf(azurite, patch)
     patch.setenv("LAKE_TOKEN", token)
     options = {name: value for name, value in there.options.items() if "key" not in name}
@@ -85,7 +85,9 @@ def with_token(azurite: AzuriteServer, token: str, folder: Path, patch: pytest.M
 def test_azure_check_says_that_the_token_does_not_allow_to_write_staged_batches(
     azurite: AzuriteServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str
 ) -> None:
-    """Defect 42: a token without a question mark became a folder in URLs, and errors showed the signature of a token with one."""
+    """Defect 42: a token without a leading question mark became a folder in URLs. If a token had a question mark, errors showed its
+    signature.
+    """
     token = mark + sas_token("rl")
     config = with_token(azurite, token, tmp_path, monkeypatch)
     (problem,), _ = store_findings(config, starts_spark=False)
@@ -122,7 +124,8 @@ class Refusing(ForwardingHandler):
     def handle_request(self) -> None:
         if self._act() != self.act:
             if "Authorization" not in self.headers:
-                # fake-gcs-server knows no other name. Clients of S3 sign the name.
+                # fake-gcs-server answers only requests with its own host name. A request to S3 keeps the name, because the client has
+                # signed it.
                 self.headers.replace_header("Host", f"{LOOPBACK}:{self.server_port}")
             self.forward()
             return

@@ -114,7 +114,7 @@ def test_a_table_of_hundreds_of_columns_oracle(server: DatabaseServer, tmp_path:
 
 
 def alphabet(charset: Charset) -> str:
-    """Characters of a charset: all of a small one, some of each script of a large one."""
+    """Returns characters of a charset: all characters of a single-byte charset, or some of each script of a multibyte charset."""
     if charset.bytes_max > 1:
         return "".join(character for character in MANY_SCRIPTS if _encodes(character, charset.codec))
     octets = [bytes([octet]) for octet in range(0x20, 0x100)]
@@ -137,7 +137,9 @@ def _decodes(octet: bytes, codec: str) -> bool:
 
 @pytest.mark.parametrize("metadata", ["MINIMAL", "FULL"])
 def test_text_and_labels_of_every_charset_oracle(server: DatabaseServer, tmp_path: Path, metadata: str) -> None:
-    """There is a text and an enum of each character set of the server. Each column is decoded by its own character set."""
+    """The table has a text column and an enum column for each character set of the server. Each column must be decoded by its own character
+    set.
+    """
     names = [str(row[0]) for row in shown(server, "SHOW CHARACTER SET") if row[0] != "binary"]
     texts = [alphabet(charset_of_name(name) or BINARY) for name in names]
     # Each label has its number, because MySQL 5.7 mixes up enums of one table that have the same labels in different charsets.

@@ -1,5 +1,5 @@
-"""Tests that a consumer's own stream fails over by the clock if the live stream may, and in the live stream's epoch: both number the same
-files in the same way.
+"""Tests a failover of a consumer's own stream. It fails over by commit time if the live stream may do so. It gets the live stream's epoch,
+so that both streams number the same files in the same way.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tests all DDL statements of a table, on a real MySQL and a real Spark: they are followed, pending or approved, and the table is equal in
-the end.
+"""Tests DDL statements of a table with a real MySQL and a real Spark. Statements are followed at once, or are pending until they are
+approved. In the end, the table in the lake equals the source.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
 
 class Pipeline:
-    """An engine whose batches are merged as they arrive."""
+    """Runs an engine, and merges its batches one after the other."""
 
     def __init__(self, captured: Captured, spark: SparkSettings) -> None:
         self.captured, self.spark = captured, spark
@@ -125,7 +125,7 @@ def test_ddl_add_widen_drop_rename_and_convert_end_equal(pipeline: Pipeline) -> 
     shown = {table["table"]: table["state"] for table in schema_json(pipeline.config, "shop")}
     assert shown == {name: "DDL_HELD", f"{database}.calm": "FLOWING", f"{database}.numbers": "FLOWING"}
     (orders,) = [table for table in schema_json(pipeline.config, "shop") if table["table"] == name]
-    # After the stop, the history followed the later statements that changed these columns.
+    # The schema history also follows statements of a stopped table, so the column already has its new name.
     assert [column["name"] for column in orders["columns"]] == ["id", "a", "bb", "d", "e"]
     with pytest.raises(ActRefusedError, match="'keep' is not a plan"):
         approve(pipeline.config.destination_dir("shop"), name, "keep")

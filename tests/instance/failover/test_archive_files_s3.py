@@ -21,7 +21,9 @@ CONTENT = b"\xfebin" + bytes(range(256)) * 50
 
 
 def packed(name: str, way: str) -> bytes:
-    """Packs the content under the name of the binlog file."""
+    """Returns CONTENT in the form of the suffix `way`, such as `.tar.gz`. A tar file contains another file too, and has the binlog file
+    `name` in a folder.
+    """
     if way == "":
         return CONTENT
     if way == ".gz":
@@ -39,7 +41,7 @@ FILES = {f"binlog.00000{number}": way for number, way in enumerate(("", ".gz", "
 
 
 def uploaded(s3_store: S3Server, files: Mapping[str, bytes], region: str) -> str:
-    """Returns the URL of a new prefix with the files. The credentials are in the environment."""
+    """Uploads the files to a new prefix, and returns its URL. The URL has no credentials, because they are in the environment."""
     prefix = f"{s3_store.bucket}/{uuid.uuid4().hex[:12]}"
     location = f"s3://{prefix}?region={region}&scheme=http&endpoint_override=127.0.0.1:{s3_store.port}"
     store, root = pafs.FileSystem.from_uri(location)
@@ -79,7 +81,7 @@ def test_s3_an_archive_in_a_store_is_read_with_credentials_of_the_environment(
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-    # This is for uploads. This server knows no other checksums.
+    # Otherwise the uploads would have checksums that the S3 server of the tests does not support.
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     location = uploaded(s3_store, {f"{name}{way}": packed(name, way) for name, way in FILES.items()}, REGION)
     require_all(Archive(archive_location(location, None)))

@@ -38,7 +38,9 @@ class KilledError(BaseException):
 
 @dataclasses.dataclass
 class Tables:
-    """Tables with rows, of which nothing changes, and what a run does with them. `on_read`, `on_publish`: called for each table."""
+    """Provides tables whose rows do not change, and the dependencies of a snapshot of them. `on_read` and `on_publish` are called with each
+    table that is read or published. `on_update` is called before and after each durable change of a record.
+    """
 
     folder: Path
     names: Sequence[str] = NAMES
@@ -117,7 +119,7 @@ class Tables:
 
 
 class _Reported(SnapshotRecords):
-    """Records of snapshots that tell of each durable change, before and after it."""
+    """Stores records of snapshots, and calls `on_update` of the tables before and after each durable change."""
 
     def __init__(self, folder: Path, tables: Tables) -> None:
         super().__init__(folder)
@@ -191,7 +193,7 @@ def test_small_tables_have_one_query_of_sizes_and_two_holds_of_the_lock_for_each
 def test_the_record_of_a_table_is_written_once_for_each_step_of_its_snapshot(
     tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the only chunk, the record was written twice: with the totals, and at the end of the reading."""
+    """Earlier versions wrote the record twice after the only chunk: with the totals, and at the end of the reading."""
     written = Counter[str]()
 
     def counted(path: Path, content: bytes) -> None:
@@ -278,7 +280,7 @@ def test_tables_that_are_paused_or_canceled_while_their_group_is_read_are_not_pu
 
 @pytest.mark.parametrize("calls", range(1, 40, 5))
 def test_what_a_group_read_under_another_conf_is_not_published(tables: Tables, calls: int) -> None:
-    """conf/ changes at some moment. Tables that were published before it stay. No other table is published after it."""
+    """conf/ changes during the run. Tables that were published before the change stay published. No table is published after the change."""
     requested, after = [0], list[str]()
 
     def changed() -> str:
@@ -295,7 +297,7 @@ def test_what_a_group_read_under_another_conf_is_not_published(tables: Tables, c
 
 
 def test_a_lock_that_is_lost_in_the_middle_of_a_group_ends_its_publication(tables: Tables) -> None:
-    """The tables that have their commit count as published. The next run publishes the others, and these not again."""
+    """Tables that are already committed count as published. The next run publishes only the other tables."""
     lost = SluiceError("this run does not hold the run lock any more")
     tables.on_publish = raises(lost, *NAMES[2:])
 
@@ -321,7 +323,9 @@ def test_a_group_releases_the_lock_for_merges_after_some_time(tables: Tables, mo
 
 @pytest.mark.parametrize("at", range(1, 40, 2))
 def test_fault_a_group_whose_process_ends_at_any_durable_change_continues(tmp_path: Path, at: int) -> None:
-    """A table may be published again if the process ended between its commit and its record, and only that one."""
+    """If the process ends between the commit of a table and the update of its record, the next run publishes this table again. No other
+    table is published again.
+    """
     tables, changes = Tables(tmp_path), [0]
 
     def killed(_: str) -> None:
@@ -366,7 +370,9 @@ def test_a_table_that_is_canceled_during_the_wait_for_the_lock_does_not_begin(ta
 
 
 def test_a_table_does_not_begin_at_a_cursor_that_moved_back_during_the_wait_for_the_lock(tables: Tables) -> None:
-    """Its changes are buffered from a later position on, so changes before that would be lost."""
+    """The table's changes are buffered only from a position after the moved cursor. If the snapshot began at the cursor, the changes
+    between the two positions would be lost.
+    """
     cursor = [POSITION]
     tables.records.update(NAMES[0], lambda now: now.again("truncated", buffered_after=POSITION.order_key))
 

@@ -78,7 +78,9 @@ def test_a_vacuum_keeps_the_deletion_vectors_of_a_history_history(tmp_path: Path
 
 
 def delete_first_row(path: str) -> None:
-    """Commits a deletion vector of the first row of the table's newest file, as Spark would. The vector is an old file."""
+    """Commits a deletion vector of the first row of the table's newest file, as Spark would. The file of the vector is old, so VACUUM
+    removes it unless VACUUM knows that it is in use.
+    """
     version = deltalake.DeltaTable(path).version()
     actions = [json.loads(line) for line in commit_file(path, version).read_text().splitlines()]
     (add,) = [each["add"] for each in actions if "add" in each]

@@ -36,7 +36,9 @@ class Late(Broken):
 
     @contextlib.contextmanager
     def standing_still(self, *statements: str) -> Iterator[None]:
-        """Meanwhile another host merges the changes that `statements` make at the source. `merge_next` is the work of this other host."""
+        """Suspends the host before its next commit. During this time, another host merges the changes that `statements` make at the source.
+        `merge_next` does the work of this other host.
+        """
         commit, marker = LakeSession.commit, next(self._markers)
         stalled = list[str]()
 

@@ -1,7 +1,8 @@
-"""Tests the rule of a repair on a table as a dict and a stream as a list: chosen keys become right, and stay right, whatever was wrong.
+"""Tests the rule of a repair on a model, in which a table is a dict and the stream is a list. Chosen keys become right, and stay right,
+whatever was wrong.
 
-The fold, with its files, is from production. The MERGE is its clauses in Python. Rows are read one by one at different positions of the
-stream, while the lake follows the stream. Then the lake is repaired at its position, perhaps twice, and continues.
+The test uses the product's fold with its files, and implements the clauses of the MERGE in Python. Rows are read one by one at different
+positions of the stream, while the lake follows the stream. Then the lake is repaired at its position, perhaps twice, and continues.
 """
 
 from __future__ import annotations
@@ -110,7 +111,9 @@ def repaired(given_: Read, segments: list[ChangesSegment], path: Path, up_to: in
 
 
 def read(folder: Path, rows: list[tuple[int, int]], keys: list[int], had: list[bool], doubled: list[bool]) -> Read:
-    """Writes the rows into two files. The second file has the first row once more, because the server found it by two keys."""
+    """Writes the rows into two files, and returns the input of a repair with them. The second file has the first row once more, as if the
+    server had found this row by two keys.
+    """
     files = (folder / "1.parquet", folder / "2.parquet")
     for path, part in zip(files, (rows, rows[:1]), strict=True):
         table = {name: [row[index] for row in part] for index, name in enumerate(SCHEMA.names)}
@@ -139,7 +142,7 @@ def test_chosen_keys_become_right_and_stay_so_repair(
         match data.draw(st.sampled_from(["right", "gone", "other", "dead", "twice"])):
             case "gone":
                 lake.pop(key, None)
-            # This row may be in the lake although the source has none, at any position at which the lake has been.
+            # The lake has a wrong value for this key, with an order key of any earlier position. The source may not have the row.
             case "other" | "dead":
                 lake[key] = (Row(-1, data.draw(st.integers(-1, index))),)
             case "twice" if key in lake:
@@ -190,8 +193,8 @@ def test_a_row_that_was_there_and_is_not_found_by_its_key_is_not_removed_repair(
 
 
 def test_rows_that_went_before_the_reading_leave_the_others_to_be_repaired_repair(tmp_path: Path) -> None:
-    """The row was deleted between the comparison and the low position. The stream delivers the delete, and until then the lake keeps the
-    row.
+    """The source deleted the row with key 2 between the comparison and the low position. The stream delivers this delete later. Until then,
+    the lake keeps the row.
     """
     given_ = read(tmp_path, [(1, 3)], [1, 2, 3], [True, True, False], [False, True, False])
     fold = repaired(given_, [], tmp_path / "made.parquet", 5)

@@ -179,7 +179,7 @@ def test_a_log_that_is_too_large_for_python_is_read_by_deltalake(path: str, monk
 def test_a_commit_before_the_checkpoint_is_in_the_history_whatever_its_size(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a RESTORE by another program could be overlooked."""
+    """If the history lacked a commit, Sluice could overlook a RESTORE by another program."""
     append(path, 1)
     append(path, 2)
     deltalake.DeltaTable(path).create_checkpoint()
@@ -199,7 +199,9 @@ def test_a_path_in_a_store_is_left_to_deltalake() -> None:
 
 
 def test_deltalake_opens_the_version_that_was_read(path: str) -> None:
-    """A merge by deltalake then fails if another writer has committed since the checks."""
+    """The version that was checked is also the version that deltalake merges into. So the merge fails if another writer has committed since
+    the checks.
+    """
     append(path, 1)
     table = DeltaTable("shop.orders", path, APP, {}, quick=True)
     table.refresh()

@@ -1,4 +1,6 @@
-"""Settings of conf/ that shape rows change on tables that are in the lake: they are re-snapshotted, and the lake equals the source."""
+"""Tests tables in the lake when settings in conf/ that shape their rows change. The tables are re-snapshotted, and the lake then equals the
+source.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ HAN = "X'BABA'"  # 汉 in gbk, which a column that is declared as latin1 has
 
 
 class Shop(Pipeline):
-    """Several tables of one database, each with its own settings."""
+    """A pipeline whose database has several tables, each with its own settings."""
 
     def say(self, filters: str, **tables: str) -> None:
         named = ", ".join(f"{self.captured.database}.{name}: {{{options}}}" for name, options in tables.items())
@@ -68,7 +70,7 @@ class Shop(Pipeline):
         wait_for("no table is stopped or read", is_settled, 240)
 
     def say_that_they_are_older(self, engine: Engine, tables: set[str]) -> None:
-        """Status, checks, the comparison and the consistent snapshot name the tables that are being re-read."""
+        """Checks that status, checks, comparison and consistent snapshot name exactly the tables with an open re-snapshot."""
         records = SnapshotRecords(self.captured.directory)
 
         def is_open() -> bool:
@@ -110,8 +112,8 @@ class Shop(Pipeline):
 def test_settings_that_shape_rows_re_snapshot_their_tables(
     mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
 ) -> None:
-    """Defect 2: changed settings were not noticed. Defect 32: the advice of KEY_NULL led to MERGE_FAILED, and nothing reported which table
-    was older.
+    """Defect 2: changed settings were not noticed, so old rows stayed as they were. Defect 32: after KEY_NULL, the advised setting led to
+    MERGE_FAILED. During a re-snapshot, nothing reported that the table's rows in the lake were older.
     """
     shop = Shop(tmp_path, mysql80, spark_server)
     base = shop.captured.database

@@ -80,7 +80,9 @@ def test_blocks_above_the_bounds_are_removed_and_their_readers_get_an_error() ->
 
 
 def test_a_position_at_the_same_offset_with_another_executed_set_is_another_position() -> None:
-    """Streams that were requested by GTID set begin at one offset, and each left out what its reader had."""
+    """Streams that are requested by GTID set begin at the same offset. Each stream leaves out the transactions that its reader already had,
+    so the same offset can stand for different positions.
+    """
     window, source = Window(START, bytes_max=64), Source(transaction=6)
     window.put(source.block([1, 1, 1], size=16))
     ended = window.read(WindowPosition(START), 1, 1 << 20)
@@ -108,8 +110,8 @@ def test_an_open_transaction_that_comes_again_is_read_once() -> None:
 
 @pytest.mark.usefixtures("parts_at_once")
 def test_another_transaction_than_the_one_that_was_begun_is_read_whole_failover() -> None:
-    """The server dies during a transaction. Another server has committed something else before it. Rows that arrive twice are reported as
-    repeated.
+    """The server dies after the reader has read a part of a transaction. The new server has committed another transaction before it. The
+    first reading reports this (`restarted`), and the reader gets both transactions from their first rows on.
     """
     window = Window(START, bytes_max=1 << 20)
     window.put(Source().block([], 4))
@@ -132,7 +134,9 @@ def test_another_transaction_than_the_one_that_was_begun_is_read_whole_failover(
 @pytest.mark.usefixtures("parts_at_once")
 @pytest.mark.parametrize("is_another", [True, False], ids=["another", "the-same"])
 def test_an_own_stream_continues_within_the_transaction_that_was_begun_and_no_other(*, is_another: bool) -> None:
-    """The part of it that was taken is passed on as it arrives, because it may be larger than the window."""
+    """The reader has already taken the first part of a transaction. The own stream skips this part as it arrives, because it may be larger
+    than the window. If another transaction arrives (`is_another`), the reader gets all of it.
+    """
     live, source = Window(START, bytes_max=1 << 20), Source()
     live.put(source.block([], 9, size=16))
     begun = live.read(WindowPosition(START), 7 * 16, 1 << 20)
@@ -157,8 +161,8 @@ def test_an_own_stream_continues_within_the_transaction_that_was_begun_and_no_ot
 def test_a_position_that_counts_other_row_events_is_refused_and_a_true_one_is_not(
     block_count: int, *, own: bool, mariadb: bool
 ) -> None:
-    """Such a position would skip row events of its transaction. Beyond its end, it would skip whole later transactions. MariaDB's offsets
-    are not compared.
+    """A position that counts other row events than the window would skip row events of its transaction. A count beyond the transaction's
+    end would skip later transactions. On MariaDB, the offset of the last row event is not compared.
     """
     start = dataclasses.replace(START, gtid_set="0-1-5" if mariadb else "")
     live, source = Window(start, bytes_max=1 << 20), Source()
@@ -304,7 +308,7 @@ def test_a_window_keeps_a_bounded_number_of_blocks_without_bytes(monkeypatch: py
 
 
 def test_a_window_remembers_a_bounded_number_of_executed_sets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a set was dropped, it is computed again, and means the same position."""
+    """If an executed set was dropped, the window computes it again, and still finds the position."""
     monkeypatch.setattr("sluice.cdc_engine.store.window.window.EXECUTED_MAX", 4)
     window, source = Window(START, bytes_max=1 << 20), Source(transaction=1)
     window.put(source.block([1] * 20, size=16))

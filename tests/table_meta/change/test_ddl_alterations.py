@@ -1,4 +1,4 @@
-"""Tests what a statement alters of a table, item by item, and the schema that is followed after a stop. No server needed."""
+"""Tests, without a server, how each item of an ALTER TABLE changes the schema, and the schema that is followed after a stop."""
 
 from __future__ import annotations
 
@@ -185,7 +185,9 @@ def test_another_default_character_set_than_that_of_convert_is_the_default_of_th
 def test_an_added_column_has_the_default_that_the_same_statement_sets(
     actions: str, fills: tuple[tuple[str, str], ...]
 ) -> None:
-    """Defect 1077: MariaDB accepts such a statement, but the table stopped (SCHEMA_MISMATCH), and the history lost its schema."""
+    """Defect 1077: MariaDB lets one statement add a column and change its default. After such a statement, the table stopped
+    (SCHEMA_MISMATCH), and the history lost its schema.
+    """
     assert alter(actions).fills == fills
 
 
@@ -199,7 +201,7 @@ def test_an_added_column_has_the_default_that_the_same_statement_sets(
     ],
 )
 def test_a_moved_column_has_the_default_that_the_same_statement_sets(actions: str, default: tuple[str | None]) -> None:
-    """Belongs to defect 1077: the same with a column that the statement moves."""
+    """Belongs to defect 1077: the statement moves a column and also changes the column's default."""
     assert alter(actions).schema.columns[0].default == default
 
 
@@ -378,7 +380,9 @@ def test_ddl_values_that_the_lake_stores_as_text_get_other_digits(old: str, new:
 
 @pytest.mark.found
 def test_ddl_a_table_without_a_key_that_gets_a_key_is_unknown() -> None:
-    """Defect 47: the rows of the table's change log stayed, so the lake had updated rows several times and deleted rows still."""
+    """Defect 47: without a key, the lake table has one row per row image. When the table got a key, these rows stayed. So the lake had
+    several rows of an updated row, and still had deleted rows.
+    """
     assert "row per row image" in unknown_of("DROP PRIMARY KEY", "ADD PRIMARY KEY (id)", STRICT)
     assert unknown_of("ADD x int", "DROP PRIMARY KEY", STRICT) == ""
 

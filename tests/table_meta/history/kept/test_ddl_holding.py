@@ -1,4 +1,6 @@
-"""Tests which records are valid at a position: by order keys within one numbering of files, and by executed sets across servers."""
+"""Tests which records of the schema history apply at a position. Order keys decide within an epoch of one server. Otherwise executed sets
+decide, if they are known.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
 def at(offset: int, executed: int, *, epoch: int = 1) -> Position:
-    """Returns a position, in the first epoch on one server, later on the other. The transactions of server ONE are executed up to a number,
-    0 if this is unknown.
+    """Returns a position: in epoch 1 on server ONE, and in later epochs on server OTHER. `executed` is the number of the last executed
+    transaction of server ONE, or 0 if the executed set is unknown.
     """
     server = ONE if epoch == 1 else OTHER
     gtid_set = f"{ONE}:1-{executed}" if executed else ""
@@ -57,14 +59,18 @@ def test_ddl_a_schema_snapshot_is_valid_from_its_position_on(kind: RecordKind) -
 
 
 def test_ddl_an_epoch_of_another_server_is_no_numbering() -> None:
-    """A stream that one reader had alone may have begun the epoch on another server than the one to which all moved."""
+    """Order keys of one epoch are comparable only on one server. A consumer's own stream may have begun the epoch on another server than
+    the live stream.
+    """
     elsewhere = dataclasses.replace(at(100, 6), server_uuid=OTHER)
     assert holds_at(STATEMENT, elsewhere)
     assert not holds_at(STATEMENT, dataclasses.replace(at(5000, 5), server_uuid=OTHER))
 
 
 def test_ddl_all_that_anyone_continues_from_is_kept() -> None:
-    """The first statement is after a consumer that has moved to the other server, on which offsets cannot be compared."""
+    """The consumer has moved to the other server, on which offsets cannot be compared. By its executed set, it is before the first
+    statement. So this statement, and the snapshot of the table before it, are kept.
+    """
     server, table = record(RecordKind.SERVER, at(4, 2)), record(RecordKind.SNAPSHOT, at(4, 2))
     first, second, third = (record(RecordKind.DDL, at(100 * n, n)) for n in (5, 7, 9))
     records, lake, consumer = [server, table, first, second, third], at(850, 8), at(9000, 4, epoch=2)
@@ -74,7 +80,7 @@ def test_ddl_all_that_anyone_continues_from_is_kept() -> None:
 
 
 def plainly_needed(records: list[HistoryRecord], positions: list[Position]) -> list[HistoryRecord]:
-    """Implements the definition of the rule: each record is compared with each position."""
+    """Returns what `needed` must return. Follows the definition: compares each record with each position."""
     kept: set[int] = set()
     for position in positions:
         last = dict[tuple[bool, str, str], int]()
