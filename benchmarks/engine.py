@@ -190,7 +190,7 @@ def acked_seconds(
 
 
 def ack_unstaged(stream: StreamBatches, meta: MetaManager, batch: Batch) -> None:
-    """Hands out and acks a batch in one write of the ledger. The ledger's record names no files of the batch that exist."""
+    """Hands out and acks a batch in one write of the ledger. The batch is not staged, so its path in the ledger does not exist."""
     if batch.end is not None:
         stream.skip(dataclasses.replace(meta.ledger.next_batch(batch.end, batch.start), path="not-staged"))
 

@@ -71,7 +71,7 @@ class BinlogFile:
 
 @dataclasses.dataclass
 class Rows:
-    """The rows of both tables, and every change of the table without a key."""
+    """The rows of a server's two tables, with and without a key. `log` has every change of the table without a key."""
 
     keyed: dict[int, int] = dataclasses.field(default_factory=dict)
     keyless: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -300,7 +300,9 @@ Deed = Literal["put", "delete", "move", "log", "relog", "unlog", "truncate"]
 
 
 def changes_of(server: Server, deeds: Sequence[tuple[Deed, int]], next_number: Callable[[], int]) -> list[Change]:
-    """Returns the changes that the clients' deeds make, as far as the rows allow them. A TRUNCATE is always in a transaction of its own."""
+    """Returns the changes that the clients' `deeds` make. A deed that the rows do not allow makes no change. A TRUNCATE is always in a
+    transaction of its own.
+    """
     rows = server.rows.copy()
     found: list[Change] = []
     for deed, key in deeds:

@@ -93,8 +93,8 @@ class Workload:
 
 
 class KillBench:
-    """A pipeline with failpoints, and the processes that it kills. `main` are settings of sluice.yaml, for example a lake in a store.
-    `tables` are the destination's settings of tables.
+    """Runs a pipeline with failpoints, and kills the pipeline's processes at them. `main` has settings of sluice.yaml, for example for a
+    lake in a store. `tables` has the settings of the destination's tables.
     """
 
     def __init__(
@@ -146,8 +146,8 @@ class KillBench:
         )
 
     def wait_until_published(self, *tables: str) -> None:
-        """Waits until the newest snapshots of these tables are published. Without tables, waits for the one that existed before the
-        stream.
+        """Waits until the newest snapshots of these tables are published. Without `tables`, waits for the snapshot of `early`, the table
+        that existed before the stream.
         """
         records = SnapshotRecords(self.pipeline.directory)
 
@@ -169,14 +169,14 @@ class KillBench:
         (self.gates / point).touch()
 
     def reached(self, point: str) -> int:
-        """Waits until a process stops at the gate; returns its pid."""
+        """Waits until a process stops at the gate of a failpoint. Returns the id of the process."""
         note = self.gates / f"{point}.reached"
         wait_for(f"a process reaches {point}", lambda: note.exists() and note.read_text(), WAIT_SECONDS_MAX)
         return int(note.read_text())
 
     def kill_along(self, deaths: Sequence[Death], begin: Callable[[], None]) -> None:
-        """Kills one victim after another, each at its gate, and revives it at once. Meanwhile the work that `begin` started continues. In
-        a victim, " and " joins two that are killed together.
+        """Kills one victim after another, each when a process reaches its gate, and restarts it at once. Meanwhile the work that `begin`
+        started continues. " and " in a victim joins two victims that are killed together.
         """
         points = [point for _, point in deaths]
         assert all(point != following for point, following in itertools.pairwise(points)), "opening one opens both"
@@ -234,8 +234,8 @@ class KillBench:
         self._require_whole_transactions()
 
     def _require_whole_transactions(self) -> None:
-        """Checks that a consistent snapshot has as many versions of counters as journal entries. Each transaction adds one of each per
-        counter.
+        """Checks that a consistent snapshot has as many versions of counters as journal entries. Each transaction adds one version and one
+        entry per counter.
         """
         snapshot = read_consistent_snapshot(
             self.pipeline.config.lake, self.pipeline.destination, storage_options=self.storage_options
@@ -294,7 +294,9 @@ def kill_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillBench]:
 def running_bench(
     folder: Path, main: Mapping[str, Any] | None = None, tables: Mapping[str, Any] = TABLES
 ) -> Iterator[KillBench]:
-    """Yields a started bench, and stops it at the end. `main` are settings of sluice.yaml, and `tables` those of tables."""
+    """Yields a started bench, and stops it at the end. `main` has settings of sluice.yaml, and `tables` has the settings of the
+    destination's tables.
+    """
     with collecting() as collector:
         bench = KillBench(folder, collector, main, tables)
         try:

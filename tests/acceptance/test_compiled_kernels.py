@@ -34,7 +34,7 @@ def used(output: str) -> set[str]:
 
 
 def run_module(*words: str) -> tuple[int, set[str]]:
-    """Returns the output of a module's program, and the files of code that it used."""
+    """Runs a module as a program. Returns the number in the last line of the output, and the files of code that the program used."""
     done = subprocess.run(
         [sys.executable, "-m", *words],
         env={**os.environ, **REQUESTED, "PYTHONPATH": str(engine_process.ROOT)},

@@ -19,7 +19,7 @@ from sluice.cdc_engine.errors import ConfigurationError
 from sluice.console.stack.stack import Stack
 
 ROOT = Path(__file__).parents[2]
-# The paths that an engine, a run and the console read, each in a process of its own, as in production.
+# The code with which an engine, a run and the console load conf/. The test executes each in a separate process, as in production.
 READERS = {
     "engine": "from sluice.cdc_engine.keeping.launcher import conf_in_use; c = conf_in_use().config",
     "run": "from sluice.cdc_engine.config import load_config; c = load_config()",

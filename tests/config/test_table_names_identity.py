@@ -84,7 +84,7 @@ def test_identity_no_table_is_outside_the_lake_or_inside_another_one(tmp_path: P
 
 @pytest.mark.found
 def test_identity_a_shard_s_path_has_its_names_as_folders(tmp_path: Path) -> None:
-    """Defect 6: the groups of a shard's pattern were used as paths."""
+    """Defect 6: text that a group of a shard's pattern matched was used as a path, so a table with `..` in its name left the lake."""
     rule = "shards: [{tables: 'shop_([0-9]+)\\.(.*)', into: 'shop/{2}'}]"
     config = config_of(tmp_path, shop=rule)
     assert config.table_path("shop", "shop_1", "../../x") == f"{config.lake}/shop/@002e.@002f..@002fx"

@@ -93,7 +93,7 @@ def build(stage: Stage, base: Path, root: Path, built: dict[str, Path]) -> None:
 
 
 def borrow(root: Path) -> None:
-    """Lets programs in the root reach the network as those of the machine do."""
+    """Copies the machine's network settings and certificate authorities into the root. Programs in the root need them for the network."""
     for name in MACHINE_FILES:
         own, target = Path("/") / name, root / name
         if own.is_dir():

@@ -1,9 +1,9 @@
 """Runs an engine host and its runs until it is killed: `python -m tests.ha.engine_host CONF RUN_CONF LAKE`.
 
 The engine has one conf/, and the run another one with another data_dir. The run thus sees only what hosts share, and nothing of the
-engine's machine. The lake is a SQLite file, to which the rows of all tables are appended, as to a Delta table without a key. The order key
-that it recorded last guards it, as `txnVersion` guards a Delta table. The program prints `active TOKEN` or `standby` whenever this
-changes.
+engine's machine. The lake is a SQLite file, to which the rows of all tables are appended, as to a Delta table without a key. The file also
+has the order key of the last batch. Rows up to this key are not appended again, as with `txnVersion` in a Delta table. The program prints
+`active STATE` or `standby` whenever this changes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def merge(config: SluiceConfig, lake: Path, batch: OutstandingBatch, host: str) 
 
 
 def step(config: SluiceConfig, lake: Path, host: str) -> str:
-    """Executes one tick. Returns whether this host is active. Raises SluiceError if the engine cannot run."""
+    """Executes one tick. Returns "active" and the state of the engine. Raises SluiceError if the engine cannot run on this host."""
     engine = launcher.get_or_start("shop")
     batch = engine.hand_out(0.3)
     if batch is not None:

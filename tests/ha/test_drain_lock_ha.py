@@ -1,4 +1,6 @@
-"""Tests the drain lock, and the lock of a process that waits for the run lock, for runs on several hosts, on real servers."""
+"""Tests two locks for runs on several hosts, on real servers. With the drain lock, only one run drains at a time. The other lock shows that
+a process waits for the run lock.
+"""
 
 from __future__ import annotations
 

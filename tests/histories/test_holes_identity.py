@@ -1,4 +1,6 @@
-"""Plays a history for each gap in the identities of stream, ledger and table. Each one broke a promise before it was fixed."""
+"""Tests known gaps in the identities of stream, ledger and table, with one simulated history for each gap. Before the gap was closed, its
+history broke a guarantee.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ READ, TICK, FLOW, DIE, FAIL_OVER = (
     Step("die"),
     Step("fail over", number=1),
 )
-#: a batch is merged, but its run ends as a failure
+# A run that merges its batch, but ends as a failure.
 MERGED_AND_FAILED = (READ, TICK, Step("run", faults=(NOT_ENDED,)))
 
 MERGED = (READ, TICK, Step("run"))
@@ -108,7 +110,7 @@ HOLES: dict[str, tuple[Scenario, tuple[Step, ...]]] = {
 }
 
 
-#: what production says in the end, where it is not all well
+# Beginning of a history's name → the state that Sluice must report after the history. Empty if Sluice must report none.
 NAMED = {
     "A1": "",
     "A2 a table": "",

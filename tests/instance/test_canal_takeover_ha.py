@@ -1,4 +1,4 @@
-"""Tests where a destination begins whose cursor Canal left in ZooKeeper."""
+"""Tests where a destination begins if Canal has left a cursor for it in ZooKeeper."""
 
 from __future__ import annotations
 

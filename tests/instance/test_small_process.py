@@ -94,7 +94,7 @@ def test_memory_that_was_returned_before_is_not_returned_at_each_look() -> None:
 
 
 class _Malloc:
-    """Counts calls of malloc_trim. The number of free bytes does not change by them, as in glibc."""
+    """Counts calls of malloc_trim. These calls do not change the number of free bytes, as in glibc."""
 
     def __init__(self) -> None:
         self.free = self.trims = 0
@@ -105,7 +105,9 @@ class _Malloc:
 
 
 def _buffers(count: int) -> list[int]:
-    """Returns by how many buffers a process has grown: after it has freed this many, after a look that is not due, and after a look."""
+    """Returns by how many buffers a process has grown at three times: after it freed `count` buffers, after a look that is too early, and
+    after the next look.
+    """
     command = [sys.executable, "-c", FREE_BUFFERS, str(count)]
     ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=250)
     return [int(each) for each in ran.stdout.split()]

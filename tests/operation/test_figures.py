@@ -1,5 +1,5 @@
-"""Tests that the endpoint shows the figures of the engines, under the names that docs/reference/metrics.md and the
-Grafana dashboard use.
+"""Tests that the metrics endpoint shows the figures of the engines, under the names that docs/reference/metrics.md and the Grafana
+dashboard use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tests "Materialize" on an asset without a batch: it requests a re-snapshot of its table, or fails with a sentence."""
+"""Tests "Materialize" on an asset without a batch. The run requests a re-snapshot of the asset's table, or fails and says why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tests.orchestration.fix_location import make_config, make_fake_ports, write
 
 
 def pressed(root: Path, *, begun: bool) -> tuple[dg.ExecuteInProcessResult, Path]:
-    """Starts the run of "Materialize" on one table. Returns it with the destination's directory."""
+    """Executes the run of "Materialize" on one table. Returns its result, and the destination's directory. With `begun`, the destination
+    has a cursor.
+    """
     config = make_config(root)
     directory = config.destination_dir("shop")
     write_tables(directory)

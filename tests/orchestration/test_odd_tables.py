@@ -47,7 +47,7 @@ def raising(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, odd: dict[st
 
 
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[DestinationSensor]:
-    """Records the arguments with which the sensors are made."""
+    """Returns a list to which the arguments of each new engine sensor are added."""
     made: list[DestinationSensor] = []
 
     def sensor(line: DestinationSensor, *rest: Any) -> Any:

@@ -132,7 +132,9 @@ def test_admin_tables_that_are_included_or_created_later_get_their_assets(conf: 
 
 
 def test_admin_a_reload_waits_for_the_first_load(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine learns its tables while the server reads the definitions. A module that is being imported must exist at the end."""
+    """A new table may cause a reload while the server still imports the definitions module. If the reload removed the module then, the
+    import would fail.
+    """
     monkeypatch.setattr(reload, "_servers", [])
     write_tables(ConfWatch(conf.directory, "test").in_use.config.destination_dir("shop"))
     reloader, shown = threading.Thread(target=reload.reload_definitions), list[str]()

@@ -28,7 +28,9 @@ PUBLICATION_SECONDS, WRITE_SECONDS = 0.1, 0.5
 
 
 class Written:
-    """Replaces the write of the snapshot: each takes some time of a clock."""
+    """Replaces the write of the newest consistent snapshot. Each write advances a simulated clock by WRITE_SECONDS, and `tables` records
+    its tables.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.tables = 0.0, list[list[str]]()

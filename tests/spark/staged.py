@@ -1,4 +1,4 @@
-"""Writes staged batches from lists of changes, in the format that docs/architecture.md describes. Tests use it instead of
+"""Writes staged batches from lists of changes, in the format that docs/architecture.md describes. Tests use this module instead of
 `cdc_engine/staging`.
 """
 
@@ -67,7 +67,7 @@ class Changes:
     """A segment of row images. With `partial`, an image lacks the columns that have no value in it. `moves` is the number of images that
     changed their key.
 
-    `log` has the images with every before image, for a table with a change log.
+    `log` has the same images and every before image, for a table with a change log.
     """
 
     schema: Schema
@@ -208,7 +208,7 @@ def _changes_record(directory: Path, file: str, segment: Changes) -> dict[str, A
 
 
 def _gaps(segment: Changes) -> dict[str, Any]:
-    """Returns the values of the additional columns, for a segment in which no row changes its key."""
+    """Returns the values of the columns that only a partial segment has. No row of the segment changes its key."""
     images, schema = segment.images, segment.schema
     bits = [sum(1 << index for index, name in enumerate(schema.columns) if name in image.values) for image in images]
     nothing = [None] * len(images)

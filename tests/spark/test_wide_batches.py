@@ -1,5 +1,5 @@
-"""Tests that the batches that `bench wide` merges are staged batches like any other: complete for the reader's checks, and each after the
-one before it.
+"""Tests the batches that `bench wide` merges. The reader of staged batches accepts them, and the changes of each batch follow those of the
+one before.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def source() -> Source:
 
 
 def waiting_until(condition: Callable[[], bool]) -> None:
-    """Polls a condition another thread brings about; fails at the deadline."""
+    """Waits until another thread makes a condition true. Fails after DEADLINE_SECONDS."""
     event = threading.Event()
     for _ in range(int(DEADLINE_SECONDS / 0.005)):
         if condition():
@@ -191,7 +191,9 @@ def test_empty_transactions_move_the_end_without_a_slice(store: MemoryEventStore
 
 
 def test_a_files_beginning_is_no_change_that_waits(store: MemoryEventStore, source: Source) -> None:
-    """The beginning of a file has the time of the last commit, however long ago this was."""
+    """The beginning of a binlog file has the time of the last commit, which may be long ago. It must not count as an old change without an
+    ack.
+    """
     source.time_us = 5_000_000
     store.put(source.block([1]))
     taken = store.get(MANY, MANY).end
@@ -403,7 +405,9 @@ def test_get_waits_for_the_end_of_a_transaction(store: MemoryEventStore, source:
 def test_a_fenced_thread_can_put_no_more_until_it_drops_the_stream_itself(
     kind: str, tmp_path: Path, source: Source
 ) -> None:
-    """Otherwise the rest of a transaction could follow, whose beginning was dropped while the thread waited."""
+    """The beginning of the thread's transaction was dropped while the thread waited. If the thread could put the rest, the store would have
+    a transaction without its beginning.
+    """
     store = make_store(kind, tmp_path, bytes_max=1 << 20, events_max=2, files_bytes_max=1, start=START)
     store.put(source.block([2]))
     errors: list[BaseException] = []

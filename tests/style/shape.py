@@ -89,7 +89,7 @@ def _fields(node: ast.ClassDef) -> int:
 
 
 def commands(files: Sequence[Source]) -> int:
-    """Functions that are a typer command of the `sluice` program."""
+    """Returns how many functions are a typer command of the `sluice` program."""
     return sum(
         any(_called_name(one) == "command" for one in node.decorator_list)
         for source, node in functions(files)
@@ -98,7 +98,7 @@ def commands(files: Sequence[Source]) -> int:
 
 
 def states(files: Sequence[Source]) -> dict[str, int]:
-    """Returns enumeration of states → number of its members."""
+    """Returns how many members each enumeration of states has, by the name of the enumeration."""
     found: Counter[str] = Counter()
     for source, node in classes(files):
         if source.name == STATES_FILE and node.name.endswith("State"):

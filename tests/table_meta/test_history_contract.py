@@ -1,4 +1,4 @@
-"""Tests every schema history that the parser may get, with the same tests: the promises of `ports.SchemaHistory`."""
+"""Tests that every schema history that the parser may get keeps the promises of `ports.SchemaHistory`. All of them run the same tests."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_ddl_a_statement_that_is_met_again_gives_the_same_changes(opened: Opened
 
 
 def test_ddl_new_schemas_are_stored_before_they_are_reported(opened: Opened) -> None:
-    """A process that ends right after a statement has stored it."""
+    """If the process ends immediately after `apply` returns, the next process still knows the new schema."""
     first = opened().apply(CREATE, "shop", at(20))
     assert first
     history = opened()

@@ -132,7 +132,7 @@ def test_text_that_is_not_of_its_charset_stops_the_table_and_the_reason_names_co
         decode(one(INSERT, [(1, 1, "fine"), (2, 2, "\udcff\udcfe")]))
 
 
-# The cut of 26 bytes is left out, because it leaves a valid event without rows.
+# 26 missing bytes are left out, because the event is then valid and has no rows.
 @pytest.mark.parametrize("missing", [missing for missing in range(1, 40) if missing != 26])
 def test_a_truncated_event_is_a_format_error_with_its_position(missing: int) -> None:
     whole = event(UPDATE, [(1, 10, "abc"), (1, 11, "def")])

@@ -39,7 +39,9 @@ def batch(columns: int) -> pa.RecordBatch:
 
 @pytest.mark.parametrize("columns", [1, 62, 63, 64, 126])
 def test_every_row_of_a_partial_batch_has_its_shard_in_a_group(columns: int) -> None:
-    """The result is as if the table had the column itself, also across the 63 columns that one number describes."""
+    """The result is as if the table itself had the column. One number describes which of 63 columns a row has, so tables around 63 columns
+    are tested.
+    """
     absent = np.zeros((columns, 2), bool)
     absent[-1, 1] = True
     given = with_presence(batch(columns), absent)

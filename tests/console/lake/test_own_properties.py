@@ -1,4 +1,4 @@
-"""Tests that a property is set in a table in an object store by a conditional commit. A folder takes the place of the store."""
+"""Tests that a property of a table in an object store is set by a conditional commit. The tests use a folder instead of a store."""
 
 from __future__ import annotations
 

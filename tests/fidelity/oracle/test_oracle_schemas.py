@@ -1,4 +1,4 @@
-"""Writes generated schemas and generated changes of rows to every server. The staged images must give what SELECT returns in the end."""
+"""Tests that the staged images of generated schemas and changes give the rows that SELECT returns in the end, on every server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads what a consumer of an engine in this process gets, as the numbers of its rows."""
+"""Reads the batches of a consumer whose engine is in this process, and returns the numbers of their rows (column `n`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def numbers_in(content: tuple[Chosen, ...]) -> list[int]:
 
 
 def taken(service: Service, count: int, *, bytes_max: int = 1 << 20) -> list[int]:
-    """Takes and acks batches until at least `count` rows arrived; returns their numbers."""
+    """Takes and acks batches until at least `count` rows have arrived. Returns the numbers of these rows."""
     found: list[int] = []
 
     def enough() -> bool:

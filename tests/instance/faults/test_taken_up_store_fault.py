@@ -117,7 +117,7 @@ def test_fault_a_kill_while_a_table_is_resumed_from_a_file_store_loses_and_doubl
     shop.insert([6])
     with running(shop) as engine:
         found = taken(shop, engine, 6, 1002)
-        # The stream is read again from the stop. The merge of the other table drops what it already has, by order key.
+        # The stream is read again from the position of the stop, so rows of the other table come again. A merge drops them by order key.
         assert set(found) == {3, 4, 5, 6, 1001, 1002}
         assert (found.count(1001), found.count(1002)) == (1, 1)
         assert read_ledger(shop.directory).epoch == after.epoch
@@ -145,7 +145,9 @@ def test_fault_a_kill_during_a_re_snapshot_from_a_file_store_loses_and_doubles_n
 def test_fault_a_table_waits_while_the_file_store_has_the_only_copy_of_what_follows_for_the_others(
     shop: Captured,
 ) -> None:
-    """The source has purged these events. If the stream were read again for one table, the changes of all tables would be lost."""
+    """The source has purged the changes after the stop. If the engine read the stream again for the stopped table, these changes of all
+    tables would be lost.
+    """
     name = f"{shop.database}.late"
     with reading(shop):
         shop.insert(range(6, 30))

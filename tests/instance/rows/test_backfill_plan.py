@@ -25,7 +25,7 @@ SECOND_US = 1_000_000
 def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Captured:
     server: DatabaseServer = request.getfixturevalue(request.param)
     made = Captured(tmp_path, server)
-    # Binlog that other tests wrote with future times is before this file.
+    # Begins a new binlog file, because earlier files may have rows of other tests with times in the future.
     made.run(f"CREATE TABLE {made.database}.loose (n INT)", "FLUSH BINARY LOGS")
     return made
 

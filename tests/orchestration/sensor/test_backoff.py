@@ -87,7 +87,7 @@ def test_no_more_failures_are_counted_than_there_are(runs: list[tuple[str, S]]) 
 
 
 class FailingShop(Shop):
-    """A shop whose runs really fail. The test advances its clock."""
+    """Provides the sensor of a destination whose runs execute and fail. The test advances the clock."""
 
     def __init__(self, root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(root, instance)
@@ -107,7 +107,9 @@ class FailingShop(Shop):
         assert not result.success
 
     def waits(self, seconds: float = 10) -> str:
-        """Returns the sentence of a tick that hands out nothing, after some seconds. The engine's status has it too."""
+        """Runs a tick that must hand out nothing and wait about `seconds` for the next attempt. The engine's status must have the same
+        message. Returns the reason in the message.
+        """
         answer: Any = self.tick()
         assert not answer.run_requests
         said = str(answer.skip_message).split("; RUNNING")[0]
@@ -140,7 +142,7 @@ def test_each_failure_in_a_row_is_waited_for_longer(shop: FailingShop) -> None:
 
 
 def test_fault_a_try_that_is_at_work_does_not_hide_that_those_before_it_failed(shop: FailingShop) -> None:
-    """Between two attempts nothing waits, but all is not well until a batch was merged."""
+    """While the next attempt runs, nothing waits. The engine is still reported as failing until a batch is merged."""
     shop.fail(shop.request())
     assert shop.request()
     assert shop.engine.failing == "", "one failure is mostly a process that was killed, and costs no wait"

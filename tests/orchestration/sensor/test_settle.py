@@ -1,4 +1,6 @@
-"""Settles a batch for every run status, with the run lock held and free, after short and long times, and for every combination of runs."""
+"""Tests how a batch is settled: for every status of its run, with the run lock taken and free, after short and long times, and for
+combinations of runs.
+"""
 
 from __future__ import annotations
 

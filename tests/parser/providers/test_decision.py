@@ -1,5 +1,5 @@
-"""Tests how Sluice finds the provider of a server, and how long it promises to keep its binlog, by the marks and settings that the
-providers document.
+"""Tests how Sluice recognizes the provider of a server, and for how long this server keeps its binlog. The tests use the marks and settings
+that the providers document.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RDS = {"basedir": "/rdsdbbin/mysql-8.0.40.R1/", "datadir": "/rdsdbdata/db/"}
         ({"rds_retention": "NULL"}, Provider.RDS),
         ({"host": RDS_HOST}, Provider.RDS),
         ({**RDS, "aurora_version": "3.05.2"}, Provider.AURORA),
-        # An RDS Multi-AZ cluster has this name, and Aurora has it too, with its variable.
+        # RDS Multi-AZ clusters and Aurora have host names of this form. Only Aurora also has the variable aurora_version.
         ({"host": CLUSTER_HOST}, Provider.RDS),
         ({"version": "8.0.31-google"}, Provider.CLOUD_SQL),
         ({"version": "5.7.44-google-log"}, Provider.CLOUD_SQL),

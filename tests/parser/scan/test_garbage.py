@@ -91,7 +91,7 @@ def test_garbage_is_never_read_outside(data: bytes, checksum: int, overhead: int
 @settings(max_examples=400, deadline=None)
 @given(st.one_of(st.sampled_from(KNOWN_TYPES), st.integers(0, 255)), st.integers(-9, 9), st.binary(max_size=70))
 def test_an_event_of_any_type_and_body_is_never_read_outside(event_type: int, lie: int, body: bytes) -> None:
-    """`lie`: the error of the stated length, mostly 0."""
+    """`lie` is the error in the event's stated length. Values up to 6 count as 0, so most lengths are correct."""
     length = 19 + len(body) + (lie if abs(lie) > 6 else 0)
     event = bytes(4) + bytes([event_type]) + bytes(4) + max(0, length).to_bytes(4, "little") + bytes(6) + body
     run_plain(event, 0, 0)
@@ -108,7 +108,7 @@ tagged_fields = st.lists(
 def test_a_tagged_gtid_of_any_fields_is_never_read_outside_fidelity(
     fields: list[tuple[int, bytes]], end: int, change: int
 ) -> None:
-    """`change`: a position near the beginning of the message whose byte is increased by one."""
+    """`change` is the index of a byte near the beginning of the event's body. The test increases this byte by one."""
     event = bytearray(EventFactory(checksum=False).tagged_gtid(5, "night", fields))
     event[19 + change] = (event[19 + change] + 1) & 0xFF
     event = event[: len(event) - end % max(1, len(event) - 19)]

@@ -1,4 +1,4 @@
-"""Compares GTID sets with plain Python sets: the answers of MySQL's GTID_SUBTRACT and GTID_SUBSET."""
+"""Tests GTID sets. Their operations give the same results as operations on Python sets. Their text and their encoding have MySQL's form."""
 
 from __future__ import annotations
 
@@ -98,9 +98,7 @@ def test_garbage_is_not_an_encoded_set(garbage: bytes) -> None:
 
 
 def test_a_set_with_tags_has_the_form_of_mysql_8_3() -> None:
-    """The set has the count between two marks, and each tag after its length in that server's serialization (twice
-    the number, below 128).
-    """
+    """In MySQL's encoding of a set with tags, the count is between two marks. Before each tag is a byte with twice the tag's length."""
     encoded = GtidSet.parse(f"{A}:7:night:1-3").encoded()
     server = bytes.fromhex(A.replace("-", ""))
     plain = server + b"\0" + struct.pack("<QQQ", 1, 7, 8)

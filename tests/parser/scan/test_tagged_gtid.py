@@ -1,4 +1,4 @@
-"""Tests GTIDs with a tag (MySQL 8.3 and above): the executed set of a stream with them, and which of them are refused."""
+"""Tests GTIDs with a tag (MySQL 8.3 and above): how they change the executed set of a stream, and which of them are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Names in the catalog, and what a run has to do there: rules by example, without Spark."""
+"""Tests the names of tables and views in a catalog, and what a run must register or remove there. The tests use an example for each rule,
+and no Spark.
+"""
 
 from __future__ import annotations
 
@@ -228,7 +230,7 @@ def test_an_error_ends_once_nothing_is_left_to_register(tmp_path: Path) -> None:
 
 
 class Answered:
-    """Imitates Spark's session, with a catalog of one table. `statements`: the statements that change the catalog."""
+    """Imitates a Spark session whose catalog has one table. `statements` has the executed statements that change the catalog."""
 
     def __init__(self, name: str, kind: str, location: str) -> None:
         self.statements: list[str] = []
@@ -266,7 +268,9 @@ def test_a_name_with_signs_of_a_pattern_is_found() -> None:
 
 
 class Redacted(Answered):
-    """The same with a view of Sluice, whose properties Spark redacts by Spark's own patterns and others."""
+    """Imitates a Spark session whose catalog has one view of Sluice. The session redacts the view's properties by Spark's own patterns and
+    by others.
+    """
 
     def __init__(self, view: CatalogTable) -> None:
         super().__init__(view.identifier[2], "VIEW", "")

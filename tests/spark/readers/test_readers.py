@@ -151,7 +151,7 @@ def test_store_a_reader_of_a_lake_in_a_store_does_what_the_page_says(
 
 
 def judged(read: Callable[[], Rows], wanted: Rows) -> str:
-    """Returns the page's word for what a reader does."""
+    """Returns whether a reader reads, refuses or misreads a table, in the form that docs/readers.md uses."""
     assert wanted
     try:
         rows = read()
@@ -161,6 +161,8 @@ def judged(read: Callable[[], Rows], wanted: Rows) -> str:
 
 
 def test_no_default_makes_a_table_that_a_reader_of_ours_cannot_read() -> None:
-    """Defaults use deletion vectors and, once a column is rewritten, column mapping; Sluice itself reads by these two and Spark."""
+    """With default settings, a table has deletion vectors, and may get column mapping when a column is rewritten. Sluice itself reads
+    tables with these two readers and with Spark.
+    """
     ours = {matrix()["deletion vectors, column mapping", reader] for reader in ("DuckDB", "deltalake QueryBuilder")}
     assert ours == {READS}

@@ -1,4 +1,4 @@
-"""Tests the text of the statement that publishes a snapshot for parts that Spark would refuse."""
+"""Tests that the SQL statement that publishes a snapshot has no part that Spark refuses, such as a column that occurs twice."""
 
 from __future__ import annotations
 

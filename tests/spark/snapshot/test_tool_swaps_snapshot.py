@@ -1,4 +1,6 @@
-"""Copies of gh-ost and pt-online-schema-change whose rows were edited by hand are swapped in: the lake equals the source."""
+"""Tests that the lake equals the source after gh-ost or pt-online-schema-change swaps in a copy of a table. The rows of the copy were
+edited by hand.
+"""
 
 from __future__ import annotations
 

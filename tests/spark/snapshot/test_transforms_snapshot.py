@@ -1,4 +1,6 @@
-"""Transforms on a real source and Spark: by whatever way a row comes into the lake, it is there as the function returns it."""
+"""Tests transforms with a real source and Spark. The lake has the rows as the function returns them, whether they come from a snapshot, the
+stream, a repair or a backfill.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ PEOPLE = {
 
 
 class Transformed(Shop, Broken):
-    """The tables `numbers`, which is merged with other small tables, and `people`, which Spark merges with a log and a history."""
+    """Has two tables with transforms. `numbers` is merged together with other small tables. Spark merges `people`, which has a change log
+    and a history.
+    """
 
     def describe(self, numbers: Mapping[str, object], people: Mapping[str, object]) -> None:
         settings = {"merge": "spark", "history": True, "change_log": True, **people}

@@ -47,7 +47,9 @@ def store_lake(request: pytest.FixtureRequest, lake: Lake) -> Lake:
 
 
 def run_by_spark(lake: Lake, directory: Path, gate: Gate) -> None:
-    """A run that reports its first commit before Spark executes it, or that stops after this commit."""
+    """Merges a batch with Spark, in the run that is killed. The run reports to the gate before Spark executes the first commit (DURING), or
+    stops after this commit (AFTER).
+    """
     commit = LakeSession.commit
 
     def gated(session: LakeSession, name: str, statement: str) -> None:

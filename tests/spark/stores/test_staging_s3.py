@@ -87,7 +87,7 @@ class Destination:
         return sorted(tuple(row.values()) for row in pa.table(found).to_pylist())
 
     def staged(self) -> set[str]:
-        """Names of all files of staged batches in the store. What hosts share stays."""
+        """Returns the names of the files of staged batches in the store, without the files that hosts share, which stay there."""
         there = StoreFolder(f"{self.there.url}/staged", self.there.options).sizes()
         return {name for name in there if not name.startswith("_sluice_shared/")}
 
@@ -121,7 +121,7 @@ def test_s3_batches_go_through_the_store_and_leave_nothing_there(
         first = shop.next(engine)
         assert tables(first) == ["child", "numbers", "parent"]
         with monkeypatch.context() as patch:
-            # Spark and its tasks have the store alone
+            # Removes the run's local copies, so Spark and its tasks can read the files only from the store.
             patch.setattr(
                 run_batch,
                 "refuse_unlogged",

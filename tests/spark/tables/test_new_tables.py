@@ -1,4 +1,4 @@
-"""Tables that the job of small tables makes: as Spark makes them, whole or not at all."""
+"""Tests tables that the job of small tables creates: they equal tables that Spark creates, and are created completely or not at all."""
 
 from __future__ import annotations
 

@@ -16,9 +16,10 @@ import dataclasses
 class Step:
     """One step of a path.
 
-    - `file` and `function` name it. "A > B" are functions of one file, each of which calls the next one.
-    - `does` says what it does with the value.
-    - `caller` is the function that calls it, of this or an earlier step. If it is empty, the last function of the step before calls it.
+    - `file` and `function` name the function of the step. "A > B" are functions of one file, each of which calls the next one.
+    - `does` says what the function does with the value.
+    - `caller` is the function, of this or an earlier step, that calls the function. If it is empty, the last function of the step before
+      calls it.
     - `bound` is for a caller that knows the function by another name: "file: name=value" is an argument or an assignment in `file`. The
       caller uses `name`, and `value` is the function, or something that the function uses.
     - `starts` says what calls the function, if no function before does: a thread, Dagster.

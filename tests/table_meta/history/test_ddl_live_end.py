@@ -1,4 +1,6 @@
-"""Tests a statement that no rule can read: at the live end the server's schema is used, and later none."""
+"""Tests a DDL statement that no rule can read. At the live end of the binlog, the server's schema is used. If a later statement changed the
+table, the schema is unknown.
+"""
 
 from __future__ import annotations
 

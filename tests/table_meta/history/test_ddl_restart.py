@@ -1,4 +1,6 @@
-"""Reads the corpus without a server: restarts and returns to earlier positions between any two statements change no schema."""
+"""Tests that restarts and returns to earlier positions between any two statements change no schema. The statements are from
+tests/table_meta/corpus. No server is used.
+"""
 
 from __future__ import annotations
 

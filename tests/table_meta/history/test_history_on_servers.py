@@ -1,4 +1,4 @@
-"""Feeds the history with a real server's binlog: at every position it has the schema that the server had there."""
+"""Tests the schema history with the binlogs of real servers. At every position, the history has the schema that the server had there."""
 
 from __future__ import annotations
 
@@ -109,7 +109,9 @@ def _assert_all(played: Scene, folder: Path, alters: tuple[str, ...]) -> None:
 def test_full_metadata_alone_gives_what_the_history_would(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """The history has no schema. Only types that a table map cannot distinguish differ (`tinyint(1)`, kinds of geometry, float(7,3))."""
+    """Without any schema in the history, full metadata in table maps gives the same columns. Only types that a table map cannot distinguish
+    differ (`tinyint(1)`, kinds of geometry, float(7,3)).
+    """
     source: DatabaseServer = request.getfixturevalue(server)
     with row_metadata(source, "FULL"), scene(source, "meta_full") as played:
         for statement in (*CREATES, *INSERTS):

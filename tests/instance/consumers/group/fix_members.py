@@ -36,8 +36,8 @@ class StillClock(MemberClock):
 
 @dataclasses.dataclass
 class Fake:
-    """A fake member of a group. `now_us` is the time at its source. `held` are blocks that were written and have not arrived yet. It
-    implements `clock.ClockReader`.
+    """A fake member of a group, which also implements `clock.ClockReader`. `now_us` is the time at its source. `held` contains blocks that
+    were written but have not arrived in the window yet.
     """
 
     name: str
@@ -70,7 +70,9 @@ class Fake:
         self.clock = StillClock(self.name, self)
 
     def write(self, *sizes: int, now_us: int = 0, held: bool = False) -> None:
-        """Writes transactions with these numbers of rows, all at one time."""
+        """Writes transactions with these numbers of rows, which all commit at `now_us` (0: the present time). With `held`, they arrive only
+        when `arrive` is called.
+        """
         self.source.time_us = self.now_us = now_us or self.now_us
         first = self.source.number
         for size in sizes:

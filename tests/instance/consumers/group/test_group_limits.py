@@ -1,4 +1,6 @@
-"""Tests the limits of a group's consumers: the number of runs of one batch, and of times that are stored of a member's clock."""
+"""Tests the limits of a group's consumers: the number of runs of consecutive entries in a batch, and the number of stored answers of a
+member's clock.
+"""
 
 from __future__ import annotations
 
