@@ -127,7 +127,7 @@ def test_a_table_without_a_key_stops_where_an_image_leaves_columns_out_fidelity(
 def test_text_that_is_not_of_its_charset_stops_the_table_and_the_reason_names_column_and_position() -> None:
     with pytest.raises(
         TableStoppedError,
-        match=r"TYPE_UNSUPPORTED.*column note .*binlog.000002:\d+ is not text in utf8mb4|is not text in utf8",
+        match=r"TYPE_UNSUPPORTED.*column note .*binlog.000002:\d+ is not text in utf8",
     ):
         decode(one(INSERT, [(1, 1, "fine"), (2, 2, "\udcff\udcfe")]))
 
