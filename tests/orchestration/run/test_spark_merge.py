@@ -67,7 +67,7 @@ def test_forks_of_the_warm_process_merge_and_publish(tmp_path: Path, spark_serve
     table = deltalake.DeltaTable(config.table_path("shop", "shop", "orders"))
     rows: Any = deltalake.QueryBuilder().register("t", table).execute("SELECT id FROM t ORDER BY id").read_all()
     assert [row.as_py() for row in rows["id"]] == [1, 3]
-    # Each run's last commit is a consistent snapshot, and Spark reads the table at this snapshot.
+    # The consistent snapshot names the version that the second run committed. The Spark view reads the table at this version.
     snapshot = read_consistent_snapshot(config.lake, "shop")
     assert (snapshot.tables["shop.orders"].version, snapshot.order_key) == (found[-1][3], 4002)
     spark = SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json")

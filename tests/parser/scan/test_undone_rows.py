@@ -38,8 +38,8 @@ class Stream:
             self.events.append(self.make.xid() if text == "xid" else self.make.query(text))
 
     def kept(self, readings_max: int = 2) -> str:
-        """Reads the stream as a parser does, and returns the names of the rows that it yields. After UndoneRowsError, begins again at the
-        end of the last whole transaction, at most `readings_max` times.
+        """Reads the stream as a parser does, at most `readings_max` times, and returns the names of the rows that it yields. After
+        UndoneRowsError, the next reading begins at the end of the last whole transaction. Fails if no reading gets to the end.
         """
         undone, whole, begin = UndoneRows(), list[Block](), 0
         for _ in range(readings_max):

@@ -217,7 +217,8 @@ def test_exactly_the_transactions_that_gtids_name_are_applied_and_those_of_a_run
         reported: dict[str, Any] = json.loads(answer.stdout)
         return reported
 
-    # Otherwise times would be searched in the previous binlog file, where other tests wrote rows with later times.
+    # Waits until the binlog file is older than this test's rows, so that the search for their times begins in this file. In the previous
+    # file, other tests wrote rows with times in the future.
     wait_for("the binlog file is older than the rows", lambda: time.time() > pipeline.began + 2)
     with running(pipeline.captured) as engine:
         one, _ = committed(pipeline, 1), committed(pipeline, 2)
