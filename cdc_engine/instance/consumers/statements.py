@@ -13,7 +13,7 @@ from sluice.cdc_engine.binlog.events.statements import without_comments
 from sluice.cdc_engine.contracts import LoggedStatement
 from sluice.cdc_engine.instance.consumers.forms import ALL_ENTRIES, ShownEntries
 from sluice.cdc_engine.sink.event_sink import CapturedTables
-from sluice.cdc_engine.table_meta.ddl.reader import read_statement
+from sluice.cdc_engine.table_meta.ddl.reader import ORACLE, read_statement
 from sluice.cdc_engine.table_meta.ddl.statement import (
     AlterTable,
     CreateStoredObject,
@@ -71,7 +71,8 @@ def described(statement: LoggedStatement) -> StatementDescription | None:
         return _of(kind, statement, _table_name(index[2]))
     session = statement.session
     literals = Literals(session.client, session.connection)
-    read = read_statement(statement.text, session.flavour, session.sql_mode, literals)
+    # In MariaDB's sql_mode ORACLE, types have other meanings. A description has no types, so it needs no refusal of such a statement.
+    read = read_statement(statement.text, session.flavour, session.sql_mode & ~ORACLE, literals)
     return _of_read(read, statement, text)
 
 

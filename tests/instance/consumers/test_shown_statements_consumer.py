@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from sluice.cdc_engine.binlog.entries.numbers import EventType
 from sluice.cdc_engine.contracts import LoggedStatement, StatementSession
 from sluice.cdc_engine.instance.consumers.statements import described
+from sluice.cdc_engine.table_meta.ddl.reader import ORACLE
 from tests.parser.scan.event_factory import EventFactory, feed, scanner
 
 
@@ -67,6 +70,22 @@ def test_a_statement_of_mariadb_is_described_by_the_rules_of_mariadb(
     of_mysql = described(read_from(b"8.0.31", text.replace("mariadb_schema.", "")))
     assert of_mysql is not None
     assert [table for _, table in of_mysql.tables] == [each for each in tables if each in text.partition("/*")[0]]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "tables"),
+    [
+        ("ALTER TABLE a RENAME TO b, ADD c INT", EventType.RENAME, ["b", "a"]),
+        ("ALTER TABLE a ADD UNIQUE (i), ADD c INT", EventType.CINDEX, ["a"]),
+        ("ALTER TABLE a ADD c INT", EventType.ALTER, ["a"]),
+    ],
+)
+def test_a_statement_in_the_mode_oracle_is_shown_with_its_kind(text: str, kind: EventType, tables: list[str]) -> None:
+    """Types have other meanings in this mode, so the schema history refuses these statements. Their kinds and tables are known."""
+    session = StatementSession(flavour="mariadb", sql_mode=ORACLE)
+    found = described(dataclasses.replace(logged(text), session=session))
+    assert found is not None
+    assert (found.kind, [table for _, table in found.tables]) == (kind, tables)
 
 
 @pytest.mark.found
