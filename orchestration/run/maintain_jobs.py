@@ -5,6 +5,7 @@
 
 import time
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,11 +141,8 @@ def _schedule(  # noqa: PLR0917  two callers, above
             tags = ledger_tags(directory)
         except SluiceError as error:
             return dg.SkipReason(f"{error.code}: {error}")
-        open_runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name, statuses=UNDER_WAY))
         working = []
-        for each in open_runs:
-            if ledger_of(each.dagster_run.tags) not in {"", *tags.values()}:
-                continue  # The run belongs to another installation, whose code location has a destination of the same name.
+        for each in _own_open_runs(context.instance, job.name, tags):
             if why := _why_lost(each):
                 context.instance.report_run_failed(each.dagster_run, why)
             else:
@@ -162,6 +160,26 @@ def _schedule(  # noqa: PLR0917  two callers, above
         execution_timezone="UTC",
         default_status=running if schedule else stopped,
     )
+
+
+def _own_open_runs(instance: dg.DagsterInstance, job_name: str, tags: Mapping[str, str]) -> list[dg.RunRecord]:
+    """Returns the open runs of the maintenance job, without those of another installation whose code location has a destination of the
+    same name. Such a run has the tag of another ledger, and another code location than the newest run with `tags`, the tags of this
+    destination's ledger. A run of the same code location has the tag of another ledger if a new ledger has replaced a lost one.
+    """
+    open_runs = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=UNDER_WAY))
+    of_ledger = [each for each in open_runs if ledger_of(each.dagster_run.tags) in {"", *tags.values()}]
+    if len(of_ledger) == len(open_runs) or not tags:
+        return of_ledger
+    newest = instance.get_run_records(dg.RunsFilter(job_name=job_name, tags=tags), limit=1)
+    here = {_location(each.dagster_run) for each in newest} - {""}
+    return [each for each in open_runs if each in of_ledger or _location(each.dagster_run) in here]
+
+
+def _location(run: dg.DagsterRun) -> str:
+    """Returns the label of the code location that launched a run, or "" if none did."""
+    origin = run.remote_job_origin
+    return origin.repository_origin.get_label() if origin is not None else ""
 
 
 def _does(destination: str, record: dg.RunRecord, act: str) -> bool:

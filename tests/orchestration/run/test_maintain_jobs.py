@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
 from sluice.cdc_engine.config.operation import MaintenanceConfig
 from sluice.cdc_engine.destination_files import LakeTables
@@ -211,6 +212,36 @@ def test_runs_of_another_installation_neither_delay_maintenance_nor_are_ended(
         assert schedule.evaluate_tick(context).run_requests
         statuses = {each.run_id: each.status for each in instance.get_runs()}
         assert statuses == {others.run_id: dg.DagsterRunStatus.STARTED, own.run_id: dg.DagsterRunStatus.FAILURE}
+
+
+def test_a_lost_run_of_maintenance_is_ended_after_a_new_ledger_replaced_a_lost_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the run would occupy one of the two places of maintenance in the run queue for ever."""
+    made = definitions(tmp_path)
+    FileLedger(make_config(tmp_path).destination_dir("shop")).update(lambda _: Ledger(ledger_id="0123456789ab"))
+    schedule, job = made.resolve_schedule_def("optimize_shop_schedule"), made.resolve_job_def("maintain_shop_job")
+    here, there = (
+        RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(name), "__repository__").get_job_origin(job.name)
+        for name in ("sales", "crm")
+    )
+    working, done = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.SUCCESS
+    monkeypatch.setattr(maintain_jobs, "_why_lost", lambda _: "its process must have ended")
+    with (
+        dg.DagsterInstance.local_temp(str(tmp_path)) as instance,
+        dg.build_schedule_context(instance=instance) as context,
+    ):
+        lost, others, _ = (
+            instance.create_run_for_job(job, tags={LEDGER_TAG: ledger}, status=status, remote_job_origin=origin)
+            for ledger, status, origin in (
+                ("e" * 12, working, here),
+                ("f" * 12, working, there),
+                ("0123456789ab", done, here),
+            )
+        )
+        assert schedule.evaluate_tick(context).run_requests
+        statuses = {each.run_id: each.status for each in instance.get_runs()}
+    assert (statuses[lost.run_id], statuses[others.run_id]) == (dg.DagsterRunStatus.FAILURE, working)
 
 
 @pytest.mark.found
