@@ -66,6 +66,18 @@ class Sensor:
         origin = location.get_job_origin(job.name) if location is not None else None
         return instance.create_run_for_job(job, status=status, remote_job_origin=origin, tags={LEDGER_TAG: ledger})
 
+    def start_by_hand(self, instance: dg.DagsterInstance) -> dg.DagsterRun:
+        """Executes a run that the sensor did not request, while another run reads, and returns it."""
+        reading = self.records.take_reading()
+        assert reading is not None
+        try:
+            result = self._defs.resolve_job_def("snapshot_shop_job").execute_in_process(instance=instance)
+        finally:
+            reading.release()
+        run = instance.get_run_by_id(result.run_id)
+        assert run is not None
+        return run
+
     def _look(self, *_: object) -> tuple[list[dg.AssetCheckEvaluation], str]:
         self.looks += 1
         return [], ""
@@ -155,3 +167,10 @@ def test_a_lost_run_is_ended_after_its_code_location_was_renamed(
         sensor.tick_of(instance, now)
         statuses = {each.run_id: each.status for each in instance.get_runs()}
         assert [statuses[run.run_id] for run in runs] == [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED]
+
+
+def test_a_run_that_a_person_started_gets_the_tag_of_its_ledger(sensor: Sensor) -> None:
+    """By this tag the sensor recognizes the run after the code location was renamed."""
+    FileLedger(sensor.directory).update(lambda _: Ledger(ledger_id="0123456789ab"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert sensor.start_by_hand(instance).tags[LEDGER_TAG] == "0123456789ab"
