@@ -30,25 +30,22 @@ def split_patterns(text: str) -> list[str]:
     return [pattern for pattern in (*patterns, current) if pattern]
 
 
-def compile_patterns(text: str) -> re.Pattern[str] | None:
-    """Returns a regular expression that matches a name if one of the patterns matches the whole name. Returns None if `text` has no
-    pattern.
-
-    As in Canal, longer patterns are tried first. Letter case does not matter, and a dot also matches a newline. Raises ConfigurationError
-    if a pattern is not a regular expression.
+def compile_patterns(text: str) -> tuple[re.Pattern[str], ...]:
+    """Returns a regular expression for each pattern. Each must match a whole name. Letter case does not matter, and a dot also matches a
+    newline. Raises ConfigurationError if a pattern is not a regular expression.
     """
-    patterns = sorted(split_patterns(text), key=len, reverse=True)
-    for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ConfigurationError(
-                f"the table pattern {pattern!r} is not a regular expression ({error}): correct the pattern in "
-                "include or exclude"
-            ) from error
-    if not patterns:
-        return None
-    return re.compile("|".join(f"^(?:{pattern})$" for pattern in patterns), re.IGNORECASE | re.DOTALL)
+    # Does not join the patterns to one expression, because flags, group names and backreferences of a pattern apply to this pattern only.
+    return tuple(map(_compiled, split_patterns(text)))
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern, re.IGNORECASE | re.DOTALL)
+    except re.error as error:
+        raise ConfigurationError(
+            f"the table pattern {pattern!r} is not a regular expression ({error}): correct the pattern in "
+            "include or exclude"
+        ) from error
 
 
 class TableFilter:
@@ -69,7 +66,7 @@ class TableFilter:
         return _matches(self._include, name, if_empty=True) and not _matches(self._exclude, name, if_empty=False)
 
 
-def _matches(pattern: re.Pattern[str] | None, name: str, *, if_empty: bool) -> bool:
-    if pattern is None or not name:
+def _matches(patterns: tuple[re.Pattern[str], ...], name: str, *, if_empty: bool) -> bool:
+    if not patterns or not name:
         return if_empty
-    return pattern.fullmatch(name) is not None
+    return any(pattern.fullmatch(name) for pattern in patterns)

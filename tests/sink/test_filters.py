@@ -53,9 +53,21 @@ def test_exclude_takes_away_from_include(name: str, *, kept: bool) -> None:
 
 
 def test_patterns_match_anywhere_in_the_list_of_the_reference() -> None:
-    pattern = compile_patterns("foooo,f.*t")
-    assert pattern is not None
-    assert pattern.fullmatch("fooooot")
+    assert [bool(pattern.fullmatch("fooooot")) for pattern in compile_patterns("foooo,f.*t")] == [False, True]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("include", "name"),
+    [
+        (r"(?i)shop\..*,stock\..*", "shop.orders"),
+        (r"(?P<year>shop_\d+)\..*,(?P<year>stock_\d+)\..*", "stock_7.items"),
+        (r"(eu|us)\.\1_customers,(eu|us)\.\1_t", "us.us_t"),
+    ],
+)
+def test_flags_and_groups_of_a_pattern_apply_to_this_pattern_only(include: str, name: str) -> None:
+    """Defect 1160: an engine ended with a traceback at `(?i)` in `include`, and a backreference in a second pattern matched nothing."""
+    assert TableFilter(include).keeps(*name.split("."))
 
 
 def test_no_name_and_no_pattern_fall_to_the_default() -> None:
