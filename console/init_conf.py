@@ -42,6 +42,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 ACCOUNT = re.compile(r" TO ((?:`[^`]*`|'[^']*')@(?:`[^`]*`|'[^']*'))")
 BASTION = re.compile(r"(?P<user>[^@\s-][^@\s]*)@(?P<host>[^@:\s-][^@:\s]*)(:(?P<port>\d{1,5}))?")
 GHOST_TABLES = "_.*_(gho|ghc|del|new|old)"
+SYSTEM_DATABASES = str(DestinationConfig.model_fields["exclude"].default)
 EXAMPLE = "mysql://user@host:3306/database"
 SLUICE_YAML = """\
 # Every key may be left out; docs/reference/settings.md lists them. Relative paths start in the folder that holds conf/.
@@ -72,8 +73,12 @@ class NamedSource:
 
     @property
     def exclude(self) -> str:
-        """A pattern that matches the temporary tables of gh-ost and pt-online-schema-change."""
-        return rf"{re.escape(self.database) if self.database else '.*'}\.{GHOST_TABLES}"
+        """Patterns that match the temporary tables of gh-ost and pt-online-schema-change, and the server's own databases if all databases
+        are captured. The new file has its own `exclude`, so the default of this setting does not apply.
+        """
+        if not self.database:
+            return rf"{SYSTEM_DATABASES},.*\.{GHOST_TABLES}"
+        return rf"{re.escape(self.database)}\.{GHOST_TABLES}"
 
     def source(self, login: SourceLogin) -> dict[str, Any]:
         """Returns the keys of the setting `source` for the destination's file."""

@@ -295,6 +295,17 @@ def test_tables_of_online_schema_tools_are_excluded(name: str, captured: bool) -
         assert TableFilter(wanted.include, wanted.exclude).keeps(database, name) is captured
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("name", ["mysql.user", "sys.sys_config", "information_schema.x", "performance_schema.x"])
+def test_a_url_without_a_database_does_not_capture_databases_of_the_server(name: str) -> None:
+    """Defect 1161: the `exclude` that `init` wrote replaced the default, so the lake got mysql.user with the hashes of passwords."""
+    wanted = parse_url("mysql://u@h")
+    captured = TableFilter(wanted.include, wanted.exclude)
+    assert not captured.keeps(*name.split("."))
+    assert captured.keeps("shop", "orders")
+    assert not captured.keeps("shop", "_orders_gho")
+
+
 @pytest.mark.servers
 @pytest.mark.secret
 def test_the_password_is_read_from_a_file_through_a_bastion(
