@@ -69,7 +69,7 @@ class NamedSource:
 
     @property
     def include(self) -> str:
-        return rf"{re.escape(self.database)}\..*" if self.database else r".*\..*"
+        return rf"{self._pattern}\..*" if self.database else r".*\..*"
 
     @property
     def exclude(self) -> str:
@@ -78,7 +78,12 @@ class NamedSource:
         """
         if not self.database:
             return rf"{SYSTEM_DATABASES},.*\.{GHOST_TABLES}"
-        return rf"{re.escape(self.database)}\.{GHOST_TABLES}"
+        return rf"{self._pattern}\.{GHOST_TABLES}"
+
+    @property
+    def _pattern(self) -> str:
+        """The database's name as a regular expression. A comma is escaped too, because it would begin another pattern."""
+        return re.escape(self.database).replace(",", r"\,")
 
     def source(self, login: SourceLogin) -> dict[str, Any]:
         """Returns the keys of the setting `source` for the destination's file."""

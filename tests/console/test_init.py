@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import traceback
+import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -304,6 +305,17 @@ def test_a_url_without_a_database_does_not_capture_databases_of_the_server(name:
     assert not captured.keeps(*name.split("."))
     assert captured.keeps("shop", "orders")
     assert not captured.keeps("shop", "_orders_gho")
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("database", ["a,b", "a,,b", "{a,b", r"a\,b", "a.b", "a b"])
+def test_the_patterns_of_a_database_match_only_this_database(database: str) -> None:
+    """Defect 1162: for a database `a,b`, `init` wrote an `include` that captured the database `b` instead."""
+    wanted = parse_url(f"mysql://u@h/{urllib.parse.quote(database)}", "named")
+    captured = TableFilter(wanted.include, wanted.exclude)
+    assert captured.keeps(database, "orders")
+    assert not captured.keeps(database, "_orders_gho")
+    assert not captured.keeps("b", "orders")
 
 
 @pytest.mark.servers
