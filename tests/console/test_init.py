@@ -318,6 +318,15 @@ def test_the_patterns_of_a_database_match_only_this_database(database: str) -> N
     assert not captured.keeps("b", "orders")
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("rest", ["?ssl-mode=VERIFY_IDENTITY", f"?password={SECRET}", f"#{SECRET}"])
+def test_a_part_of_the_url_that_init_does_not_read_is_refused(rest: str) -> None:
+    """Defect 1163: `init` ignored `?ssl-mode=VERIFY_IDENTITY` silently, so the connection was not verified."""
+    with pytest.raises(ConfigurationError, match="set `tls` under `source`") as refused:
+        parse_url(f"mysql://u@h/shop{rest}")
+    assert SECRET not in str(refused.value)
+
+
 @pytest.mark.servers
 @pytest.mark.secret
 def test_the_password_is_read_from_a_file_through_a_bastion(
