@@ -128,7 +128,7 @@ def remaining(settings: Settings, keys: Iterable[str], report: ImportReport) -> 
     left: dict[str, list[str]] = {}
     for key in sorted(keys):
         if not report.names(key):
-            why, what_to_do = _meaning(key, settings.get(key))
+            why, what_to_do = _meaning(key, settings.unchecked(key))
             (left if what_to_do else without).setdefault(what_to_do or why, []).append(key)
     report.left += [f"{', '.join(found)}: {why}" for why, found in left.items()]
     report.no_meaning += [f"{', '.join(found)}: {why}" for why, found in without.items()]

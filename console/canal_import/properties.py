@@ -97,7 +97,20 @@ class Settings:
     environment: Mapping[str, str]
 
     def get(self, key: str, default: str = "") -> str:
-        return self._resolved(self._raw(key), 0) or default
+        """Returns the value of a key, or `default` if the key has no value. Raises ConfigurationError if the value has a placeholder without
+        a value, because the import would otherwise write another address or other tables than Canal has.
+        """
+        found = self.unchecked(key)
+        if missing := PLACEHOLDER.search(found):
+            raise ConfigurationError(
+                f"{key} refers to {missing[0]}, which has no value in Canal's properties and in the environment: set the environment variable "
+                f"{missing[1]} to the value that Canal has, and import again"
+            )
+        return found or default
+
+    def unchecked(self, key: str) -> str:
+        """Returns the value of a key, or "" if the key has no value. As in Canal, a placeholder without a value stays in the text."""
+        return self._resolved(self._raw(key), 0)
 
     def flag(self, key: str, *, default: bool = False) -> bool:
         return self.get(key, str(default)).lower() == "true"
@@ -128,7 +141,10 @@ class Settings:
             )
 
         def said(found: re.Match[str]) -> str:
-            return self._resolved(self._raw(found[1]), depth + 1) or found[2] or ""
+            if value := self._resolved(self._raw(found[1]), depth + 1):
+                return value
+            is_known = found[2] is not None or any(found[1] in source for source in (self.environment, *self.files))
+            return (found[2] or "") if is_known else found[0]
 
         return PLACEHOLDER.sub(said, text).strip()
 

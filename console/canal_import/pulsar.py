@@ -30,7 +30,7 @@ def pulsar_of(name: str, settings: Settings, report: ImportReport) -> dict[str, 
             report.left.append(
                 "pulsarmq.topicTenantPrefix is not of the form tenant/namespace: set `namespace` of the broker"
             )
-    if settings.get("pulsarmq.roleToken"):
+    if settings.unchecked("pulsarmq.roleToken"):
         found["token"] = f"${report.secret(name, 'PULSAR_TOKEN', 'pulsarmq.roleToken')}"
     report.taken.append(
         "canal.serverMode pulsarMQ: create each topic with its partitions, because Sluice creates no topics"

@@ -17,7 +17,7 @@ def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str
     """Returns the settings that only a broker of kind RabbitMQ has, such as `exchange` and `queue`. Adds Canal's keys to the report."""
     found = _address(name, settings.get("canal.mq.servers") or settings.get("rabbitmq.host") or SERVER, report)
     found |= {own: settings.get(key) for key, own in SAME if settings.get(key)}
-    if settings.get("rabbitmq.password"):
+    if settings.unchecked("rabbitmq.password"):
         found["password"] = f"${report.secret(name, 'RABBITMQ_PASSWORD', 'rabbitmq.password')}"
     if keys := settings.given("canal.aliyun.accessKey", "rabbitmq.resource.ownerId"):
         report.left.append(

@@ -145,7 +145,7 @@ def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, 
     source: dict[str, Any] = {"user": settings.get("canal.instance.dbUsername", "canal")}
     if keys := settings.given(f"{INSTANCE}master.address", f"{INSTANCE}dbUsername", f"{INSTANCE}master.sslMode"):
         findings.taken.append(f"{keys}: converted to `source`")
-    if settings.get("canal.instance.dbPassword"):
+    if settings.unchecked("canal.instance.dbPassword"):
         variable = _variable(name, "PASSWORD")
         source["password"] = f"${variable}"
         findings.secrets[variable] = f"canal.instance.dbPassword of {name}"
@@ -279,7 +279,7 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
         findings.taken.append(f"{BATCH_MODE} {unit}: converted to `fetch_unit`, the unit of a client's fetch size")
     if keys := settings.given("canal.serverMode", "canal.port", "canal.ip", "canal.user"):
         findings.taken.append(f"{keys}: converted to `canal_server`")
-    password = settings.get("canal.passwd")
+    password = settings.unchecked("canal.passwd")
     user, address = settings.get("canal.user"), settings.get("canal.ip", ANYWHERE)
     if user and password:
         server |= {"user": user, "password_hash": f"${HASH_VARIABLE}", "host": address}
