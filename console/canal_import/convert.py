@@ -28,6 +28,7 @@ from sluice.extras import Extra, require
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
 SESSION_SECONDS = 30.0
+DESTINATION = "canal.instance.destination"  # Canal itself sets this key to the instance's name, for placeholders.
 # If the ledger is in ZooKeeper, the destination starts at the cursor that Canal's client with this id has in ZooKeeper.
 LAKE_CLIENT = 1001
 HEAD = "# Made by `sluice import-canal`.\n"
@@ -78,7 +79,7 @@ def import_canal(folder: Path, target: Path) -> Imported:
     _say_where(server, names, found[""])
     for name in names:
         own_file = read_properties(folder / name / INSTANCE_FILE)
-        settings = Settings((own_file, shared), os.environ)
+        settings = Settings(({DESTINATION: name}, own_file, shared), os.environ)
         cursors = _cursors(name, hosts) if hosts else from_file(_data_folder(folder, server) / name)
         own, findings = destination_name(name), ImportReport()
         if own != name:

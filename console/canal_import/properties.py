@@ -97,14 +97,14 @@ class Settings:
     environment: Mapping[str, str]
 
     def get(self, key: str, default: str = "") -> str:
-        """Returns the value of a key, or `default` if the key has no value. Raises ConfigurationError if the value has a placeholder without
-        a value, because the import would otherwise write another address or other tables than Canal has.
+        """Returns the value of a key, or `default` if the key has no value. Raises ConfigurationError if the value has a placeholder
+        without a value, because the import would otherwise write another address or other tables than Canal has.
         """
         found = self.unchecked(key)
         if missing := PLACEHOLDER.search(found):
             raise ConfigurationError(
-                f"{key} refers to {missing[0]}, which has no value in Canal's properties and in the environment: set the environment variable "
-                f"{missing[1]} to the value that Canal has, and import again"
+                f"{key} refers to {missing[0]}, which has no value in Canal's properties and in the environment: set the "
+                f"environment variable {missing[1]} to the value that Canal has, and import again"
             )
         return found or default
 

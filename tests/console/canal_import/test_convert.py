@@ -95,6 +95,20 @@ def test_settings_of_canal_that_sluice_does_not_have_are_reported(tmp_path: Path
     assert said in "\n".join(imported(canal_folder(tmp_path, line), tmp_path).sentences())
 
 
+@pytest.mark.found
+def test_a_placeholder_of_the_instances_name_has_the_value_that_canal_sets(tmp_path: Path) -> None:
+    """Defect 1165: for `canal.mq.topic = cdc_${canal.instance.destination}`, all instances sent to the same topic `cdc_`."""
+    folder = canal_folder(
+        tmp_path,
+        "canal.destinations = orders\ncanal.serverMode = kafka\ncanal.mq.dynamicTopic = ${canal.instance.destination}_t:shop\\\\..*",
+        "canal.mq.topic = cdc_${canal.instance.destination}",
+        name="orders",
+    )
+    imported(folder, tmp_path)
+    (broker,) = load_config(tmp_path / "conf").destinations["orders"].brokers
+    assert (broker.topic, broker.dynamic_topic) == ("cdc_orders", r"orders_t:shop\..*")
+
+
 def test_canals_cursors_in_its_file_are_taken_over_the_oldest_first(tmp_path: Path) -> None:
     folder = canal_folder(tmp_path, instance="canal.instance.master.journal.name = mysql-bin.000001")
     (folder / "example" / "meta.dat").write_text(meta((1001, 20154, 1597025219500), (1002, 15154, 1597025212500)))
