@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from sluice.console.canal_import.properties import ImportReport, Settings
+from sluice.secret_values import is_reference
 
 SERVERS = "127.0.0.1:9092"
 # The newer name of a key → the older name. Canal reads both names.
@@ -114,12 +115,16 @@ def _say_kerberos(option: str, value: str, report: ImportReport) -> None:
 
 def _login(name: str, value: str, report: ImportReport) -> dict[str, str]:
     """Returns the options of librdkafka for the user and the password in a JAAS line (`value`). The option of the password is a reference
-    to an environment variable, whose name contains the destination's name `name`. If the line lacks a user or a password, returns {}, and
-    the report says what to set.
+    to an environment variable, whose name contains the destination's name `name`, and so is the option of a user that begins with `$`. If
+    the line lacks a user or a password, returns {}, and the report says what to set.
     """
     found = dict(JAAS.findall(value))
     if set(found) != {"username", "password"}:
         report.left.append("kafka.sasl.jaas.config: set sasl.username and sasl.password in `options` of the broker")
         return {}
+    user = found["username"]
+    if is_reference(user):
+        # Writes the user into a variable too, because Sluice would read a name such as `$ConnectionString` as the name of a variable.
+        user = f"${report.secret(name, 'KAFKA_USER', 'the user in kafka.sasl.jaas.config')}"
     variable = report.secret(name, "KAFKA_PASSWORD", "the password in kafka.sasl.jaas.config")
-    return {"sasl.username": found["username"], "sasl.password": f"${variable}"}
+    return {"sasl.username": user, "sasl.password": f"${variable}"}

@@ -74,6 +74,19 @@ def test_broker_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
     KafkaPublisher(settings).close()  # The broker's client accepts all settings.
 
 
+@pytest.mark.found
+def test_a_kafka_user_that_looks_like_a_variable_is_the_user_at_the_broker(tmp_path: Path) -> None:
+    """Defect 1166: the user `$ConnectionString` of Azure Event Hubs became the name of a variable that the report did not mention."""
+    found = import_canal(canal_folder(tmp_path, SERVER.replace("alice", "$ConnectionString")), tmp_path / "conf")
+    (kafka,) = load_config(tmp_path / "conf").destinations["example"].brokers
+    assert isinstance(kafka, KafkaConfig)
+    said = "\n".join(found.sentences())
+    assert "set the environment variable EXAMPLE_KAFKA_USER to the user in kafka.sasl.jaas.config" in said
+    secrets = {"EXAMPLE_KAFKA_USER": "$ConnectionString", "EXAMPLE_KAFKA_PASSWORD": "Endpoint=sb://"}
+    settings = settings_of(kafka.servers, kafka.options, secrets)
+    assert (settings["sasl.username"], settings["sasl.password"]) == ("$ConnectionString", "Endpoint=sb://")
+
+
 def test_broker_of_canal_by_older_names_and_in_protobuf(tmp_path: Path) -> None:
     older = "canal.serverMode = kafka\ncanal.mq.servers = old:9092\ncanal.mq.flatMessage = false\ncanal.mq.lingerMs = 5"
     import_canal(canal_folder(tmp_path, older), tmp_path / "conf")
