@@ -78,12 +78,16 @@ class RegistryConfig(Strict):
     @field_validator("url")
     @classmethod
     def _plain_url(cls, url: str) -> str:
-        parts = urllib.parse.urlsplit(url)
+        wanted = "url: write http://host:port or https://host:port, with a path if the registry has one"
+        try:
+            parts = urllib.parse.urlsplit(url)
+            _ = parts.port
+        except ValueError:  # Leaves out urllib's message, which may contain a part of a password.
+            raise ValueError(wanted) from None
         if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError("url: write http://host:port or https://host:port, with a path if the registry has one")
-        if "@" in parts.netloc:
+            raise ValueError(wanted)
+        if "@" in url:
             raise ValueError("url: set `user` and `password` instead of a login in the URL")
-        _ = parts.port  # Raises ValueError if the port is invalid.
         return url
 
     @model_validator(mode="after")

@@ -323,3 +323,17 @@ def test_a_remote_of_spark_that_cannot_be_read_is_refused_without_a_part_of_it(t
 )
 def test_other_remotes_of_spark_are_accepted(remote: str) -> None:
     assert SparkConfig(remote=remote).remote == remote
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    "url", [f"https://me:{SECRET}/x@far", f"https://me:1/{SECRET}@far", f"https://me:{SECRET}@far"]
+)
+def test_no_part_of_a_password_in_the_url_of_a_registry_is_in_an_error(url: str, tmp_path: Path) -> None:
+    """Defect 1167: the error showed the password before its slash: "Port could not be cast to integer value as …"."""
+    broker = {"kind": "kafka", "servers": "k:9092", "topic": "t", "format": "avro", "registry": {"url": url}}
+    conf = written(tmp_path, {}, {"source": {"user": "root"}, "brokers": [broker]})
+    (problem,) = conf_problems(conf)
+    assert "brokers" in problem
+    assert "url: " in problem
+    assert SECRET not in problem
