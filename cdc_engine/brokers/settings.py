@@ -37,11 +37,17 @@ class KafkaConfig(PartitionedConfig):
     @field_validator("options", mode="before")
     @classmethod
     def _as_texts(cls, given: Any) -> Any:
-        """Converts the values of options to texts, because YAML parses values such as 5 and true to numbers and booleans."""
+        """Converts numbers and booleans of options to texts, because YAML parses values such as 5 and true to them. Leaves any other value
+        unchanged, so that an option without a value or with a list is refused.
+        """
         if not isinstance(given, dict):
             return given
         return {
-            key: value if isinstance(value, dict) else str(value).lower() if isinstance(value, bool) else str(value)
+            key: str(value).lower()
+            if isinstance(value, bool)
+            else str(value)
+            if isinstance(value, int | float)
+            else value
             for key, value in given.items()
         }
 

@@ -337,3 +337,18 @@ def test_no_part_of_a_password_in_the_url_of_a_registry_is_in_an_error(url: str,
     assert "brokers" in problem
     assert "url: " in problem
     assert SECRET not in problem
+
+
+@pytest.mark.found
+def test_an_option_of_kafka_without_a_value_is_refused(tmp_path: Path) -> None:
+    """Defect 1168: an empty `ssl.endpoint.identification.algorithm` became "None", with which librdkafka verifies no host name."""
+    options = {
+        "ssl.endpoint.identification.algorithm": None,
+        "debug": ["msg"],
+        "linger.ms": 5,
+        "enable.idempotence": True,
+    }
+    broker = {"kind": "kafka", "servers": "k:9092", "topic": "t", "options": options}
+    problems = conf_problems(written(tmp_path, {}, {"source": {"user": "root"}, "brokers": [broker]}))
+    keys = ("ssl.endpoint.identification.algorithm", "debug")
+    assert [[key in problem for key in keys] for problem in problems] == [[False, True], [True, False]]
