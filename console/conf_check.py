@@ -24,10 +24,13 @@ from sluice.cdc_engine.instance.tables.value_policies import rules_of
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.table_filter import split_patterns
 from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
+from sluice.secret_values.location import VARIABLE
 
 # Matches a reference to an environment variable: either `$NAME`, or a URL whose password is `$NAME`. The group `whole` or `password` is the
 # name of the variable.
-_VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
+_VARIABLE = re.compile(
+    rf"\$(?P<whole>{VARIABLE.pattern})|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>{VARIABLE.pattern})@.*"
+)
 _NAMES_VARIABLE = "env"  # `{env: NAME}` means the same as `$NAME`.
 # Settings whose secrets are checked elsewhere: `_rule_problems` reads the secrets in `salt`, and `console.lake.store` reads those in
 # `storage_options`.

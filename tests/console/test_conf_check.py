@@ -46,6 +46,16 @@ def test_each_variable_that_is_not_set_is_named_with_its_key(conf: Path) -> None
     }
 
 
+@pytest.mark.found
+def test_a_variable_whose_name_has_a_hyphen_or_a_dot_is_named_too(conf: Path) -> None:
+    """Defect 1169: `sluice check` did not read `$hook-token` and `$ledger.password`, so only the engine found that they were not set."""
+    main = MAIN.replace("HOOK_TOKEN", "hook-token").replace("LEDGER_PASSWORD", "ledger.password")
+    (conf / "sluice.yaml").write_text(main)
+    problems = conf_problems(conf)
+    assert "sluice.yaml: alarms.0.headers.X-Token: the environment variable hook-token is not set" in problems
+    assert "sluice.yaml: meta.url: the environment variable ledger.password is not set" in problems
+
+
 def test_nothing_is_named_if_all_variables_are_set(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LEDGER_PASSWORD", "HOOK", "HOOK_TOKEN", "MAIL_PASSWORD", "SECOND", "CANAL_HASH"):
         monkeypatch.setenv(name, "https://a.example/ and more")
