@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -109,6 +110,22 @@ def test_a_snapshot_that_is_canceled_leaves_the_table_where_it_stood(directory: 
         "items": (TableState.SNAPSHOT_CANCELED, CURSOR),
     }
     assert set(states(directory).values()) == {SnapshotState.CANCELED}
+
+
+@pytest.mark.found
+def test_a_canceled_snapshot_of_a_table_that_stopped_leaves_the_table_where_the_lake_stands(directory: Path) -> None:
+    """Defect 1140: a table stopped during its snapshot, and the snapshot was canceled. The table stayed stopped at the later position, so a
+    resume left out the changes that the snapshot had buffered before the stop.
+    """
+    run("start", "shop", "--tables", "shop.items")
+    later = dataclasses.replace(CURSOR, offset=8192)
+    held = dataclasses.replace(STOP, table="items", state=TableState.DDL_HELD, reason="ALTER", position=later)
+    FileLedger(directory).update(lambda ledger: ledger.stop_table(held))
+    run("cancel", "shop", "shop.items")
+    snapshot_requests.fulfil(requests(directory), hands(directory))
+    stop = FileLedger(directory).ledger.stopped("shop", "items")
+    assert stop is not None
+    assert (stop.state, stop.position) == (TableState.SNAPSHOT_CANCELED, CURSOR)
 
 
 def test_a_snapshot_that_is_being_published_is_canceled_after_that(directory: Path) -> None:

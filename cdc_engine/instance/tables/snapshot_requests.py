@@ -17,7 +17,6 @@ from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.ha.leases import Lock
 from sluice.cdc_engine.instance.tables import resnapshot
 from sluice.cdc_engine.meta.ledger import Ledger
-from sluice.cdc_engine.meta.manager import stops
 from sluice.cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import SnapshotRecord
@@ -142,6 +141,10 @@ def canceled_stop(
 ) -> Callable[[Ledger], Ledger]:
     """Returns a function that stops a table in a ledger at `position`, because the table's snapshot is canceled. `conf_changed` is the
     field of the snapshot's record.
+
+    If the table stopped at a later position during the snapshot, the new stop replaces that stop. The changes between the two positions
+    were buffered, and the cancellation removes them, so a resume must read them again. The stream then reaches the cause of the later stop
+    again.
     """
     reason = (
         f"the snapshot of the table was canceled, and its changes since {position} were buffered: `sluice "
@@ -159,4 +162,12 @@ def canceled_stop(
         reason=reason,
         position=position,
     )
-    return stops(stop)
+
+    def stopped(ledger: Ledger) -> Ledger:
+        there = ledger.stopped(wanted.database, wanted.table)
+        if there is not None and there.position.order_key <= position.order_key:
+            return ledger
+        before = ledger if there is None else ledger.resume_table(wanted.database, wanted.table)
+        return before.stop_table(stop)
+
+    return stopped
