@@ -31,6 +31,7 @@ from sluice.cdc_engine.instance.tables.row_shape import (
 )
 from sluice.cdc_engine.instance.tables.value_policies import policies_of
 from sluice.cdc_engine.meta.resume_requests import request, requests
+from sluice.cdc_engine.records.files import FileRecordStore
 from sluice.cdc_engine.states import TableState
 from tests.binlog.rows.event_bytes import NOTE, ORDERS
 from tests.fix_ledgers import MemoryLedger, at
@@ -158,6 +159,35 @@ def test_a_table_that_stopped_for_something_else_is_re_snapshotted_when_it_resum
     take_rules(text, tmp_path, policies_of(text), [NAME], at(8))
     meta.update(lambda ledger: ledger.resume_table("shop", "orders"))
     assert starts(tmp_path, meta, text) == []
+
+
+@pytest.mark.found
+def test_a_crash_after_the_settings_were_saved_does_not_resume_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1141: a resume of a table whose settings had changed saved the settings before it removed the request. After a crash between
+    the two writes, the same request resumed the table under the new settings, and nobody had seen that its older rows lack them.
+    """
+    meta, soft = MemoryLedger(), table(deletes="soft")
+    starts(tmp_path, meta, table())
+    stop = StoppedTable(database="shop", table="orders", state=TableState.KEY_NULL, reason="NULL", position=at(7))
+    meta.update(lambda ledger: ledger.stop_table(stop))
+    starts(tmp_path, meta, soft)
+    request(tmp_path, "shop", "orders")
+    puts, put = list[str](), FileRecordStore.put
+
+    def crashes(self: FileRecordStore, name: str, text: str, token: int | None = None) -> None:
+        put(self, name, text, token)
+        puts.append(name)
+        raise InterruptedError
+
+    monkeypatch.setattr(FileRecordStore, "put", crashes)
+    with pytest.raises(InterruptedError):
+        may_resume(soft, tmp_path, {}, requests(tmp_path), meta)
+    assert puts == ["filters.json"]
+    monkeypatch.undo()
+    assert may_resume(soft, tmp_path, {}, requests(tmp_path), meta) == []
+    assert [each.state for each in meta.ledger.stopped_tables] == [TableState.RULES_CHANGED]
 
 
 def test_a_table_whose_setting_was_changed_back_while_it_was_stopped_resumes(tmp_path: Path) -> None:
