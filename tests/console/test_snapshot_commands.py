@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sluice.cdc_engine.contracts import StoppedTable, TableVersion
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.file_lock import RUN_LOCK_FILE, FileLock
-from sluice.cdc_engine.instance.tables import snapshot_requests
+from sluice.cdc_engine.instance.tables import new_start, snapshot_requests
 from sluice.cdc_engine.meta.resume_requests import ResumeKind, requests
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
@@ -126,6 +126,25 @@ def test_a_canceled_snapshot_of_a_table_that_stopped_leaves_the_table_where_the_
     stop = FileLedger(directory).ledger.stopped("shop", "items")
     assert stop is not None
     assert (stop.state, stop.position) == (TableState.SNAPSHOT_CANCELED, CURSOR)
+
+
+@pytest.mark.found
+def test_a_snapshot_after_a_lost_position_is_as_old_as_the_lake(directory: Path) -> None:
+    """Defect 1142: after a lost position, the snapshot of each table said that the table in the lake is as of the new start. If such a
+    snapshot was canceled, `sluice schema resume` continued the table from the new start, without the changes before it.
+    """
+    records, meta = SnapshotRecords(directory), FileLedger(directory)
+    begin = dataclasses.replace(CURSOR, epoch=2, offset=4)
+    tables = [TableVersion(database="shop", table=name, columns=(), version="v") for name in ("items", "orders")]
+    for _ in range(2):
+        new_start.want_all(records, tables, begin, meta.ledger)
+    meta.update(lambda ledger: ledger.set_cursor(begin))
+    assert {each.table: each.since for each in records.all()} == {"items": CURSOR, "orders": STOP.position}
+    run("cancel", "shop", "shop.items")
+    snapshot_requests.fulfil(requests(directory), hands(directory))
+    stop = FileLedger(directory).ledger.stopped("shop", "items")
+    assert stop is not None
+    assert stop.position == CURSOR
 
 
 def test_a_snapshot_that_is_being_published_is_canceled_after_that(directory: Path) -> None:

@@ -19,6 +19,7 @@ import structlog
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.manager import MetaManager
 from sluice.cdc_engine.meta.resume_requests import begin_done, new_start_requested
 from sluice.cdc_engine.parser.connection import SourceConnection
@@ -64,7 +65,7 @@ def begin(dependencies: NewStartDependencies) -> Position:
     snapshot, position = _schemas_now(dependencies)
     captured = TableFilter(dependencies.config.include, dependencies.config.exclude)
     tables = [each.version() for each in snapshot.tables if captured.keeps(each.database, each.table)]
-    want_all(SnapshotRecords(dependencies.directory), tables, position)
+    want_all(SnapshotRecords(dependencies.directory), tables, position, dependencies.meta.ledger)
     forget_prepared(dependencies.directory)
     forget_events(dependencies.directory)
     dependencies.seed(snapshot, position)
@@ -76,14 +77,19 @@ def begin(dependencies: NewStartDependencies) -> Position:
     return position
 
 
-def want_all(records: SnapshotRecords, tables: Iterable[TableVersion], position: Position) -> None:
-    """Requests a snapshot of each table in `tables`. Each snapshot buffers only changes after `position`."""
+def want_all(records: SnapshotRecords, tables: Iterable[TableVersion], position: Position, ledger: Ledger) -> None:
+    """Requests a snapshot of each table in `tables`. Each snapshot buffers only changes after `position`. `ledger` is the ledger before the
+    new start. From it follows up to which position the lake has a table's changes: up to the table's stop, or up to the lost position.
+    """
     for table in tables:
-        there = records.get(table.name)
-        if there is not None and there.is_open:
-            records.update(table.name, lambda now: now.again(WHY, buffered_after=position.order_key))
+        there, stop = records.get(table.name), ledger.stopped(table.database, table.table)
+        if there is None or not there.is_open:
+            since = stop.position if stop is not None else ledger.cursor or position
+            records.begin(
+                dataclasses.replace(wanted(table.name, since, time.time()), buffered_after=position.order_key)
+            )
         else:
-            records.begin(wanted(table.name, position, time.time()))
+            records.update(table.name, lambda now: now.again(WHY, buffered_after=position.order_key))
 
 
 def _schemas_now(dependencies: NewStartDependencies) -> tuple[SchemaSnapshot, Position]:
