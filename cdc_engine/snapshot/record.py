@@ -68,8 +68,8 @@ class SnapshotRecord:
       each `RestartCause` caused.
     - `reason`: why the snapshot failed, why it cannot continue now, or why the chunks were last read again. `tries`: how often in a row the
       same reason prevented progress.
-    - `conf_changed`: whether conf/ changed for the table before the snapshot, so that the rows in the lake do not fit the changes after
-      `since`. Without the snapshot, the table continues only if an operator accepts such rows.
+    - `heals`: states of the table (`TableState`) whose cause only the publication removes. If the snapshot is canceled, the cause remains,
+      and a resume of the table does not correct the rows in the lake.
     - `waits_for`: the tables whose snapshots must be published before this table is read, because changes of these tables change rows of
       this table through foreign keys.
     """
@@ -100,7 +100,7 @@ class SnapshotRecord:
     restarts: int = 0
     tries: int = 0
     reason: str = ""
-    conf_changed: bool = False
+    heals: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()
     causes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -224,6 +224,10 @@ class SnapshotRecord:
             )
         return again
 
+    def healing(self, *states: str) -> SnapshotRecord:
+        """Returns the record with `states` in addition to the states whose cause the publication removes (`heals`)."""
+        return dataclasses.replace(self, heals=tuple(sorted({*self.heals, *states})))
+
     def failed(self, reason: str) -> SnapshotRecord:
         """Returns the record in the state FAILED. A failed snapshot waits for an operator, and changes of its table are still buffered."""
         return self._to(SnapshotState.FAILED, reason=reason)
@@ -263,6 +267,7 @@ class SnapshotRecord:
             "high": SourceEnd(**high) if high else None,
             "key": tuple(str(name) for name in record["key"]),
             "waits_for": tuple(str(name) for name in record.get("waits_for", ())),
+            "heals": tuple(str(state) for state in record.get("heals", ())),
             "columns": tuple((str(name), str(kind)) for name, kind in record["columns"]),
         }
         return cls(**{**record, **changed})
@@ -282,11 +287,9 @@ _UNREAD: Mapping[str, Any] = {
 }
 
 
-def wanted(
-    name: str, since: Position | None, now: float, where: str = "", *, conf_changed: bool = False
-) -> SnapshotRecord:
+def wanted(name: str, since: Position | None, now: float, where: str = "") -> SnapshotRecord:
     """Returns the record of a requested snapshot of "database.table". `where` is an SQL condition for the rows to read, or empty for all
-    rows. `now` is in seconds since 1970. `conf_changed` is the field of the record.
+    rows. `now` is in seconds since 1970.
     """
     database, _, table = name.partition(".")
     return SnapshotRecord(
@@ -296,7 +299,6 @@ def wanted(
         since=since,
         where=where,
         wanted_at=now,
-        conf_changed=conf_changed,
     )
 
 

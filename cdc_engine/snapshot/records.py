@@ -10,7 +10,6 @@ such a way that buffered files are no longer used.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import json
@@ -83,8 +82,7 @@ class SnapshotRecords:
         """Stores the record of a requested snapshot, and removes the files of the table's earlier snapshot. Raises ActRefusedError while
         another snapshot of the table is open, and MetaError if the record cannot be stored.
 
-        If the earlier snapshot was canceled, the lake still has the rows that it would have replaced, so the record takes over
-        `conf_changed`.
+        If the earlier snapshot was canceled, the lake still has the rows that it would have replaced, so the record takes over `heals`.
         """
 
         def begun(before: SnapshotRecord | None) -> SnapshotRecord:
@@ -92,8 +90,8 @@ class SnapshotRecords:
                 raise ActRefusedError(
                     f"a snapshot of {record.name} is in progress ({before.state}); cancel that snapshot first"
                 )
-            left = before is not None and before.state == SnapshotState.CANCELED and before.conf_changed
-            return dataclasses.replace(record, conf_changed=record.conf_changed or left)
+            left = before.heals if before is not None and before.state == SnapshotState.CANCELED else ()
+            return record.healing(*left)
 
         self._change(record.name, begun)
         self.sweep(record.name)

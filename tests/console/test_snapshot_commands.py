@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable, TableVersion
+from sluice.cdc_engine.destination_files.lake_tables import LakeTables
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.file_lock import RUN_LOCK_FILE, FileLock
 from sluice.cdc_engine.instance.tables import new_start, snapshot_requests
+from sluice.cdc_engine.instance.tables.filter_change import take_rules, take_up_new_tables
 from sluice.cdc_engine.meta.resume_requests import ResumeKind, requests
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
@@ -65,6 +68,7 @@ def hands(directory: Path, known: bool = True) -> snapshot_requests.RequestDepen
         records=SnapshotRecords(directory),
         schema=lambda *_: ORDERS if known else None,
         resnapshot=lambda *_: None,
+        has_rows=lambda name: bool(LakeTables(directory).kept(name)),
         run_lock=lambda: FileLock(directory / RUN_LOCK_FILE),
     )
 
@@ -145,6 +149,38 @@ def test_a_snapshot_after_a_lost_position_is_as_old_as_the_lake(directory: Path)
     stop = FileLedger(directory).ledger.stopped("shop", "items")
     assert stop is not None
     assert stop.position == CURSOR
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("state", [TableState.RULES_CHANGED, TableState.KEY_NULL])
+def test_a_snapshot_that_is_canceled_while_it_reads_says_that_the_rows_are_as_under_earlier_settings(
+    directory: Path, state: TableState
+) -> None:
+    """Defect 1143: settings of a table's rows changed, and the snapshot of the table was canceled after it had begun to read. The stop no
+    longer said that the lake's rows are as under the earlier settings. A resume then left them so, and no message said that.
+    """
+    meta, items = FileLedger(directory), ("shop.items",)
+    plain, soft = (
+        DestinationConfig.model_validate({"name": "shop", "source": {"user": "u"}, "tables": {"shop.items": options}})
+        for options in ({}, {"deletes": "soft"})
+    )
+    LakeTables(directory).keep({"shop.items": ("t", 3)})
+    take_up_new_tables(plain, directory, [], meta, CURSOR, items)
+    changed = dataclasses.replace(STOP, table="items", state=state, reason="masks")
+    meta.update(lambda ledger: ledger.stop_table(changed))
+    run("start", "shop", "--tables", "shop.items")
+    snapshot_requests.fulfil(requests(directory), hands(directory))
+    take_rules(soft, directory, {}, items, CURSOR)
+    SnapshotRecords(directory).update(
+        "shop.items",
+        lambda now: now.began(CURSOR, version="v", key=(), columns=(), rows_expected=1, now=1.0),
+    )
+    run("cancel", "shop", "shop.items")
+    snapshot_requests.fulfil(requests(directory), hands(directory))
+    stop = FileLedger(directory).ledger.stopped("shop", "items")
+    assert stop is not None
+    assert stop.state == TableState.SNAPSHOT_CANCELED
+    assert "keeps the rows as the earlier conf/" in stop.reason
 
 
 def test_a_snapshot_that_is_being_published_is_canceled_after_that(directory: Path) -> None:

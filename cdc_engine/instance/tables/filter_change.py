@@ -18,7 +18,6 @@ created after this start has no settings of its own there. Its settings follow f
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import time
@@ -32,6 +31,7 @@ from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable, TableVersion
 from sluice.cdc_engine.destination_files.lake_tables import LakeTables
 from sluice.cdc_engine.errors import ConfigurationError, MetaError
+from sluice.cdc_engine.instance.tables.resnapshot import unhealed
 from sluice.cdc_engine.instance.tables.row_shape import (
     Shape,
     changed_settings,
@@ -55,6 +55,8 @@ NOT_CAPTURED = "the table was not captured for some time"
 RULES = ("rows, masks, transform or current_state",)
 # The states of tables that stopped because their row rules do not fit their columns, or because their transform failed.
 _UNFIT = frozenset({TableState.ROWS_RULE, TableState.TRANSFORM_FAILED})
+# The states in which a table stops because conf/ changed.
+_OF_CONF = frozenset({TableState.NEWLY_INCLUDED, TableState.RULES_CHANGED})
 _UNDER_WAY = frozenset({SnapshotState.READING, SnapshotState.READ})
 T = TypeVar("T")
 
@@ -102,13 +104,13 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
             changed_at[table.name] = begin.to_json()
         if captured is not None and captured.keeps(table.database, table.table):
             if why:
-                snapshots.read_again(table.name, begin, _new_settings(why))
+                snapshots.read_again(table.name, begin, _new_settings(why), heals=TableState.RULES_CHANGED)
             if (why and _stop_changed(config, meta, table, begin, why)) or not why:
                 up_to_date.add(table.name)
         elif config.reads_first_rows(table.database, table.table):
             _want_rows(snapshots, table, begin)
         elif captured is not None:
-            snapshots.read_again(table.name, begin, NOT_CAPTURED)
+            snapshots.read_again(table.name, begin, NOT_CAPTURED, heals=TableState.NEWLY_INCLUDED)
             meta.update(stops(_stop(table, begin)))
             outdated |= {table.name} if snapshots.has_rows(table.name) else set()
     gone = _gone(dropped, shapes) - {stop.name for stop in meta.ledger.stopped_tables}
@@ -171,13 +173,13 @@ def may_resume(
     snapshots, may, accepted = _Snapshots(directory), list[ResumeRequest](), set[str]()
     for each in wanted:
         stop = meta.ledger.stopped(each.database, each.table)
-        why = _changes(old, now, each.name, None) or _before_canceled(snapshots.records.get(each.name), stop)
+        why = _changes(old, now, each.name, None) or _before_canceled(snapshots, stop)
         if stop is None or not why:
             may.append(each)
             continue
         # Removes the request first. A crash before the table has its new state must not turn this request into the second one.
         each.done()
-        snapshots.read_again(each.name, stop.position, _new_settings(why))
+        snapshots.read_again(each.name, stop.position, _new_settings(why), heals=TableState.RULES_CHANGED)
         meta.update(_restates(_changed(config, stop, stop.position, why)))
         accepted.add(each.name)
     take_rules(config, directory, policies, accepted, meta.ledger.cursor)
@@ -208,7 +210,7 @@ def take_rules(
         old, snapshots = _with_others(before, names), _Snapshots(directory)
         changed = [name for name in sorted(names) if _changes(old, now, name, None)]
         for name in changed:
-            snapshots.note(name)
+            snapshots.note(name, TableState.RULES_CHANGED)
         parts = [part for part in now if before.get(part) is not None]
         kept = {part: _mixed(before[part], now[part], {*before[part], *now[part]} - {*names}) for part in parts}
         positions = {name: cursor.to_json() for name in changed if cursor is not None}
@@ -346,10 +348,10 @@ def _changed(
 def _want_rows(snapshots: _Snapshots, table: TableVersion, begin: Position) -> None:
     there = snapshots.records.get(table.name)
     if there is None or not there.is_open:
-        unfit = snapshots.has_rows(table.name)
-        snapshots.records.begin(wanted(table.name, begin, time.time(), conf_changed=unfit))
+        snapshots.records.begin(wanted(table.name, begin, time.time()).healing(TableState.NEWLY_INCLUDED))
     else:
-        snapshots.read_again(table.name, begin, NOT_CAPTURED, {*_UNDER_WAY, SnapshotState.FAILED})
+        states = {*_UNDER_WAY, SnapshotState.FAILED}
+        snapshots.read_again(table.name, begin, NOT_CAPTURED, heals=TableState.NEWLY_INCLUDED, states=states)
 
 
 class _Snapshots:
@@ -362,34 +364,49 @@ class _Snapshots:
         """Returns whether the lake has rows of the table "database.table"."""
         return bool(self._lake.kept(name))
 
-    def read_again(self, name: str, begin: Position, why: str, states: Collection[SnapshotState] = _UNDER_WAY) -> None:
+    def read_again(
+        self,
+        name: str,
+        begin: Position,
+        why: str,
+        *,
+        heals: TableState,
+        states: Collection[SnapshotState] = _UNDER_WAY,
+    ) -> None:
         """Does what `note` does. If the snapshot is in one of `states`, also lets it read all rows again, and keeps its pause. Its chunks
         and buffered changes were made with the earlier settings, or lack the changes of the time in which conf/ excluded the table.
         """
-        self._change(name, lambda now: now.again(why, buffered_after=begin.order_key) if now.state in states else now)
+        buffered_after = begin.order_key
+        self._change(
+            name,
+            heals,
+            lambda now: now.again(why, buffered_after=buffered_after) if now.state in states else now,
+        )
 
-    def note(self, name: str) -> None:
-        """Notes in the open snapshot of a table that conf/ changed for the table (`conf_changed`), if the lake has rows of the table."""
-        self._change(name, lambda now: now)
+    def note(self, name: str, heals: TableState) -> None:
+        """Notes in the open snapshot of a table that only its publication removes the cause of the state `heals` (`unhealed`)."""
+        self._change(name, heals, lambda now: now)
 
-    def _change(self, name: str, change: Transition) -> None:
-        unfit, there = self.has_rows(name), self.records.get(name)
+    def _change(self, name: str, heals: TableState, change: Transition) -> None:
+        left, there = unhealed(heals, has_rows=self.has_rows(name)), self.records.get(name)
 
         def changed(now: SnapshotRecord) -> SnapshotRecord:
-            noted = dataclasses.replace(now, conf_changed=now.conf_changed or unfit)
-            return change(noted) if now.is_open else now  # A run may have published the snapshot since the line above.
+            # A run may have published the snapshot since the line above.
+            return change(now.healing(*left)) if now.is_open else now
 
         if there is not None and there.is_open:
             self.records.update(name, changed)
 
 
-def _before_canceled(record: SnapshotRecord | None, stop: StoppedTable | None) -> tuple[str, ...]:
+def _before_canceled(snapshots: _Snapshots, stop: StoppedTable | None) -> tuple[str, ...]:
     """Returns a phrase instead of the changed settings of a table if its needed snapshot was canceled, otherwise (). The settings are
-    saved since the snapshot was requested, so a comparison does not find them.
+    saved since the snapshot was requested, so a comparison does not find them. Without rows in the lake, no row has earlier settings.
     """
-    canceled = record is not None and record.state == SnapshotState.CANCELED and record.conf_changed
-    stopped = stop is not None and stop.state == TableState.SNAPSHOT_CANCELED
-    return ("before the snapshot that was canceled",) if canceled and stopped else ()
+    if stop is None or stop.state != TableState.SNAPSHOT_CANCELED or not snapshots.has_rows(stop.name):
+        return ()
+    record = snapshots.records.get(stop.name)
+    is_left = record is not None and record.state == SnapshotState.CANCELED and not _OF_CONF.isdisjoint(record.heals)
+    return ("before the snapshot that was canceled",) if is_left else ()
 
 
 def _new_settings(changed: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import structlog
 
@@ -32,8 +32,12 @@ from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSche
 
 # The shortest and the longest pause before the next attempt to re-snapshot a table, if the last attempt led to no publication.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0
-# The states in which a table stops because conf/ changed. After the stop has ended, no event of the stream shows the cause again.
-_OF_CONF = frozenset({TableState.NEWLY_INCLUDED, TableState.RULES_CHANGED})
+# States whose cause only the publication of a snapshot removes → what the lake's table is like if the snapshot is canceled. After the stop
+# has ended, no event of the stream shows the cause again.
+UNHEALED: Mapping[TableState, str] = {
+    TableState.RULES_CHANGED: "Until then the lake keeps the rows as the earlier conf/ filtered and masked them",
+    TableState.NEWLY_INCLUDED: "Until then the lake lacks the rows and changes from before conf/ included the table",
+}
 
 log = structlog.get_logger()
 
@@ -125,23 +129,28 @@ def resnapshot(stop: StoppedTable, schema: TableSchema, cursor: Position, depend
     """Ends the stop of a table, and buffers the table's changes from the cursor on for its re-snapshot. Changes that were buffered before
     the stop are discarded, because the changes between the stop and the cursor were skipped.
 
-    If the table stopped because conf/ changed, the record says so (`conf_changed`), because the stop ends.
+    If only the publication removes the cause of the stop, the record says so (`heals`), because the stop ends.
     """
-    unfit = stop.state in _OF_CONF and dependencies.has_rows(stop.name)
+    heals = unhealed(stop.state, has_rows=dependencies.has_rows(stop.name))
     why = f"the table had stopped, {stop.state}: {stop.reason}"
     there = dependencies.records.get(stop.name)
     if there is not None and there.is_open:
         dependencies.records.update(
-            stop.name,
-            lambda now: dataclasses.replace(
-                now.again(why, buffered_after=cursor.order_key), conf_changed=now.conf_changed or unfit
-            ),
+            stop.name, lambda now: now.again(why, buffered_after=cursor.order_key).healing(*heals)
         )
     else:
-        record = wanted(stop.name, stop.position, time.time(), conf_changed=unfit)
+        record = wanted(stop.name, stop.position, time.time()).healing(*heals)
         dependencies.records.begin(dataclasses.replace(record, buffered_after=cursor.order_key, reason=why))
     dependencies.resnapshot(schema, cursor)
     dependencies.meta.update(_resumes(stop))
+
+
+def unhealed(state: TableState, *, has_rows: bool) -> tuple[TableState, ...]:
+    """Returns (`state`,) if only the publication of a snapshot removes the state's cause, otherwise (). `has_rows` is whether the lake has
+    rows of the table. Without rows, none can be of earlier settings.
+    """
+    is_left = has_rows if state == TableState.RULES_CHANGED else state in UNHEALED
+    return (state,) if is_left else ()
 
 
 def end_dropped(stop: StoppedTable, cursor: Position, dependencies: ResnapshotDependencies) -> bool:

@@ -105,7 +105,7 @@ def end_dropped(
         return
     try:
         for each in dropped:
-            stop(each)
+            stop(dataclasses.replace(each, heals=()))
             records.update(each.name, _canceled_for_good)
             records.sweep(each.name)
             log.warning("snapshot_ended_because_table_was_dropped", table=each.name)
@@ -114,21 +114,27 @@ def end_dropped(
 
 
 def _canceled_for_good(record: SnapshotRecord) -> SnapshotRecord:
-    """Returns the canceled record of a dropped table. A resume only deletes the rows, so it does not matter which settings they have."""
-    return dataclasses.replace(record.canceled(), conf_changed=False) if record.is_open else record
+    """Returns the canceled record of a dropped table. A resume only deletes the rows, so nothing of them remains to be corrected."""
+    return dataclasses.replace(record.canceled(), heals=()) if record.is_open else record
 
 
 def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
     """Stops the table in the ledger, and then cancels its snapshot. Does nothing if the table has no open snapshot. In the other order, a
     crash between the two writes would leave a table that is not stopped and whose changes are no longer buffered, so its next merge would
     lack the buffered changes.
+
+    The new stop may replace an earlier one (`canceled_stop`). So the record first notes what only its publication would have corrected.
     """
     record = dependencies.records.get(wanted.name)
     if record is None or not record.is_open:
         return
-    position = record.since or dependencies.meta.ledger.cursor
+    ledger = dependencies.meta.ledger
+    there, position = ledger.stopped(wanted.database, wanted.table), record.since or ledger.cursor
+    if there is not None:
+        heals = resnapshot.unhealed(there.state, has_rows=dependencies.has_rows(wanted.name))
+        record = dependencies.records.update(wanted.name, lambda now: now.healing(*heals))
     if position is not None:
-        dependencies.meta.update(canceled_stop(wanted, position, conf_changed=record.conf_changed))
+        dependencies.meta.update(canceled_stop(record, position))
     try:
         dependencies.records.update(wanted.name, lambda now: now.canceled())
         dependencies.records.sweep(wanted.name)
@@ -136,38 +142,31 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
         log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
 
 
-def canceled_stop(
-    wanted: ResumeRequest | SnapshotRecord, position: Position, *, conf_changed: bool = False
-) -> Callable[[Ledger], Ledger]:
-    """Returns a function that stops a table in a ledger at `position`, because the table's snapshot is canceled. `conf_changed` is the
-    field of the snapshot's record.
+def canceled_stop(record: SnapshotRecord, position: Position) -> Callable[[Ledger], Ledger]:
+    """Returns a function that stops a table in a ledger at `position`, because the table's snapshot `record` is canceled.
 
     If the table stopped at a later position during the snapshot, the new stop replaces that stop. The changes between the two positions
     were buffered, and the cancellation removes them, so a resume must read them again. The stream then reaches the cause of the later stop
-    again.
+    again, or the record has the cause in `heals`.
     """
-    reason = (
-        f"the snapshot of the table was canceled, and its changes since {position} were buffered: `sluice "
-        "schema resume` continues the table from that position, and `sluice snapshot start` re-snapshots it"
-    )
-    if conf_changed:
-        reason = (
-            "the snapshot of the table was canceled, and conf/ had changed for the table before the snapshot: re-snapshot the table with "
-            "`sluice snapshot start`. Until then the lake keeps the rows as the earlier conf/ included, filtered and masked them"
-        )
+    why = f"the snapshot of the table was canceled, and its changes since {position} were buffered"
+    left = dict.fromkeys(text for state, text in resnapshot.UNHEALED.items() if state in record.heals)
+    ways = "`sluice schema resume` continues the table from that position, and `sluice snapshot start` re-snapshots it"
+    if left:
+        ways = ". ".join(("re-snapshot the table with `sluice snapshot start`", *left))
     stop = StoppedTable(
-        database=wanted.database,
-        table=wanted.table,
+        database=record.database,
+        table=record.table,
         state=TableState.SNAPSHOT_CANCELED,
-        reason=reason,
+        reason=f"{why}: {ways}",
         position=position,
     )
 
     def stopped(ledger: Ledger) -> Ledger:
-        there = ledger.stopped(wanted.database, wanted.table)
+        there = ledger.stopped(record.database, record.table)
         if there is not None and there.position.order_key <= position.order_key:
             return ledger
-        before = ledger if there is None else ledger.resume_table(wanted.database, wanted.table)
+        before = ledger if there is None else ledger.resume_table(record.database, record.table)
         return before.stop_table(stop)
 
     return stopped

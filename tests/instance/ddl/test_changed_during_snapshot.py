@@ -278,7 +278,7 @@ def test_the_snapshot_of_a_dropped_table_is_not_needed_any_more(tmp_path: Path) 
     table.resnapshot()
     record = table.records.get(NAME)
     assert record is not None
-    assert record.conf_changed
+    assert record.heals == (TableState.RULES_CHANGED,)
     end_dropped([record], table.records, open_lock(tmp_path, RUN_LOCK), lambda _record: None)
     table.stop(TableState.SNAPSHOT_CANCELED)
     assert table.resumes(), "which deletes its rows"
