@@ -183,6 +183,33 @@ def test_a_snapshot_that_is_canceled_while_it_reads_says_that_the_rows_are_as_un
     assert "keeps the rows as the earlier conf/" in stop.reason
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (TableState.FAILED_OVER_BY_TIME, "the changes that the failover reads again twice"),
+        (TableState.NEWLY_INCLUDED, "lacks the rows and changes from before conf/ included the table"),
+        (TableState.TABLE_RESTORED, "it may lack rows until then"),
+        (TableState.STATEMENT_FORMAT, ""),
+    ],
+)
+def test_the_stop_of_a_canceled_snapshot_names_what_a_resume_does_not_correct(
+    directory: Path, state: TableState, said: str
+) -> None:
+    """Defect 1144: the stop of a canceled snapshot advised to resume the table. It did not say that the table then has changes twice after
+    a failover by time, or lacks the rows from before conf/ included it, as the stop before the snapshot had said.
+    """
+    before = dataclasses.replace(STOP, table="items", state=state)
+    FileLedger(directory).update(lambda ledger: ledger.stop_table(before))
+    for words in (("start", "shop", "--tables", "shop.items"), ("cancel", "shop", "shop.items")):
+        run(*words)
+        snapshot_requests.fulfil(requests(directory), hands(directory))
+    stop = FileLedger(directory).ledger.stopped("shop", "items")
+    assert stop is not None
+    assert stop.state == TableState.SNAPSHOT_CANCELED
+    assert stop.reason.endswith(said or "re-snapshots it")
+
+
 def test_a_snapshot_that_is_being_published_is_canceled_after_that(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.items")
     run("cancel", "shop", "shop.items")

@@ -26,7 +26,7 @@ from sluice.cdc_engine.meta.manager import MetaManager, Transition
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import wanted
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE, TableState
+from sluice.cdc_engine.states import HEALED_BY_ROWS, OF_THE_LAKE, RESOLVABLE, TableState
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, was_dropped
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
@@ -37,6 +37,10 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0
 UNHEALED: Mapping[TableState, str] = {
     TableState.RULES_CHANGED: "Until then the lake keeps the rows as the earlier conf/ filtered and masked them",
     TableState.NEWLY_INCLUDED: "Until then the lake lacks the rows and changes from before conf/ included the table",
+    TableState.FAILED_OVER_BY_TIME: "After a resume, the lake has the changes that the failover reads again twice",
+    **dict.fromkeys(
+        OF_THE_LAKE, "If the Delta table was taken over (`sluice lake accept`), it may lack rows until then"
+    ),
 }
 
 log = structlog.get_logger()
