@@ -15,6 +15,7 @@ from sluice.cdc_engine.acts.stopped_destination import stopped_destination
 from sluice.cdc_engine.destination_files.own_folder import forget_folder
 from sluice.cdc_engine.errors import PositionLostError
 from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.resume_requests import begin_done
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
 from sluice.cdc_engine.position import Position
@@ -70,6 +71,9 @@ def set_position(act: SetPosition) -> Position | None:
             # commit of such a transaction, or reads the transaction from the source again. No row becomes wrong.
             steps.append(lambda: forget_prepared(act.directory))
             steps.append(lambda: act.forget_history(stopped.lease.token))
+        # Withdraws an operator's request to start at the source's current position, because the engine would execute it as soon as the
+        # position is lost again, perhaps much later.
+        steps.append(lambda: begin_done(act.directory))
         # Also removes stored events before the cursor moves, because these events may lack rows that the operator wants Sluice to read
         # again.
         steps.append(lambda: forget_events(act.directory))

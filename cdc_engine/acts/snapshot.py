@@ -46,7 +46,7 @@ def chosen(directory: Path, tables: Sequence[str]) -> list[str]:
 
 def start_where_lost(directory: Path) -> None:
     """Requests that a destination whose position is lost starts at the source's current position and re-snapshots all tables."""
-    request_new_start(directory)
+    request_new_start(directory, read_ledger(directory).epoch)
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:

@@ -76,18 +76,25 @@ def _parsed(store: RecordStore, name: str, stored: StoredRecord) -> ResumeReques
         ) from error
 
 
-def request_new_start(destination_dir: Path) -> None:
+def request_new_start(destination_dir: Path, epoch: int) -> None:
     """Requests a new start for an engine that lost its position: the engine starts at the source's current position and re-snapshots all
-    tables. Raises MetaError if the record store does not answer.
+    tables. `epoch` is the ledger's epoch. Raises MetaError if the record store does not answer.
     """
-    record_store(destination_dir).put(BEGIN_FILE, json.dumps({"kind": "begin"}))
+    record_store(destination_dir).put(BEGIN_FILE, json.dumps({"kind": "begin", "epoch": epoch}))
 
 
-def new_start_requested(destination_dir: Path) -> bool:
-    """Returns whether an operator has requested a new start of the engine (`request_new_start`). Raises MetaError if the record store does
-    not answer.
+def new_start_requested(destination_dir: Path, epoch: int) -> bool:
+    """Returns whether an operator has requested a new start of the engine (`request_new_start`) in the ledger's epoch `epoch`. A new start
+    begins an epoch. So a request of an earlier epoch was executed before, even if a crash prevented its removal. Raises MetaError if the
+    record store does not answer.
     """
-    return record_store(destination_dir).get(BEGIN_FILE) is not None
+    text = record_store(destination_dir).get(BEGIN_FILE)
+    if text is None:
+        return False
+    try:
+        return int(json.loads(text).get("epoch", epoch)) >= epoch
+    except (ValueError, TypeError, AttributeError):
+        return True  # An earlier version of Sluice did not read the text, so each text was a request.
 
 
 def begin_done(destination_dir: Path) -> None:

@@ -9,20 +9,26 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from sluice.cdc_engine.acts import snapshot as acts
+from sluice.cdc_engine.acts.position import SetPosition, set_position
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable, TableVersion
+from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.destination_files.lake_tables import LakeTables
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.file_lock import RUN_LOCK_FILE, FileLock
 from sluice.cdc_engine.instance.tables import new_start, snapshot_requests
 from sluice.cdc_engine.instance.tables.filter_change import take_rules, take_up_new_tables
 from sluice.cdc_engine.meta.resume_requests import ResumeKind, requests
+from sluice.cdc_engine.parser.start_position import StartChoice
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.cdc_engine.states import SnapshotState, TableState
 from sluice.cdc_engine.table_meta.schema import TableSchema
 from sluice.cdc_engine.table_meta.table_list.writing import write_tables
 from sluice.console.main import app
+from tests.console.test_commands import facts
 from tests.fix_ledgers import FileLedger
 
 RUNNER = CliRunner()
@@ -208,6 +214,36 @@ def test_the_stop_of_a_canceled_snapshot_names_what_a_resume_does_not_correct(
     assert stop is not None
     assert stop.state == TableState.SNAPSHOT_CANCELED
     assert stop.reason.endswith(said or "re-snapshots it")
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("ended", ["a new start and a crash", "position set"])
+def test_a_request_for_a_new_start_is_executed_once(directory: Path, ended: str) -> None:
+    """Defect 1145: an operator requested a new start after a lost position. If the engine ended before it removed the request, or
+    if `sluice position set` resolved the lost position, the request stayed. When the position was lost again, perhaps years later, the
+    engine started at the source's current position without asking anybody.
+    """
+    config, meta = (
+        DestinationConfig(name="shop", source=SourceConfig(user="root"), snapshot="never"),
+        FileLedger(directory),
+    )
+    acts.start_where_lost(directory)
+    assert new_start.is_wanted(config, directory, meta.ledger)
+    if ended == "position set":
+        set_position(
+            SetPosition(
+                directory=directory,
+                find=lambda _: StartChoice(file="binlog.000001", offset=4),
+                query_source=lambda: facts("one", 5),
+                confirm=lambda _: True,
+                forget_history=lambda _: None,
+                lake_epoch=lambda: 0,
+                take_over=lambda _: None,
+            )
+        )
+    else:
+        meta.update(lambda ledger: ledger.set_cursor(dataclasses.replace(CURSOR, epoch=ledger.epoch + 1)))
+    assert not new_start.is_wanted(config, directory, read_ledger(directory))
 
 
 def test_a_snapshot_that_is_being_published_is_canceled_after_that(directory: Path) -> None:

@@ -213,10 +213,10 @@ def test_ha_orders_and_notes_of_one_host_hold_on_the_next(apart: Hosts) -> None:
     assert orders.requested(one) is not None
     orders.done(one)
     assert orders.requested(two) is None
-    request_new_start(one)
-    assert new_start_requested(two)
+    request_new_start(one, 1)
+    assert new_start_requested(two, 1)
     begin_done(two)
-    assert not new_start_requested(one)
+    assert not new_start_requested(one, 1)
     request_forget(one, 7)
     assert forgets_requested(two) == (7,)
     forget_done(two, 7)

@@ -78,7 +78,7 @@ class EngineActs:
         """If an operator or conf/ requested a new start after a lost position, starts the stream at the source's current position and
         re-snapshots all tables.
         """
-        if not new_start.is_wanted(self._config, self._directory):
+        if not new_start.is_wanted(self._config, self._directory, steering.parts.meta.ledger):
             return
         parts = steering.parts
         dependencies = new_start.NewStartDependencies(

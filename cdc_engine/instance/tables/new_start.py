@@ -52,9 +52,9 @@ class NewStartDependencies:
     seed: Callable[[SchemaSnapshot, Position], None]
 
 
-def is_wanted(config: DestinationConfig, directory: Path) -> bool:
+def is_wanted(config: DestinationConfig, directory: Path, ledger: Ledger) -> bool:
     """Returns whether an operator requested a new start, or conf/ allows a new start without a request (`snapshot: when_needed`)."""
-    return new_start_requested(directory) or config.snapshot == "when_needed"
+    return new_start_requested(directory, ledger.epoch) or config.snapshot == "when_needed"
 
 
 def begin(dependencies: NewStartDependencies) -> Position:
