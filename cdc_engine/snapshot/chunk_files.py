@@ -54,10 +54,12 @@ class ChunkFiles(Protocol):
 
 
 class ChunksInFolder:
-    """The chunks of one generation in a local folder (`ChunkFiles`)."""
+    """The chunks of one generation in a folder (`ChunkFiles`), which hosts with a shared ledger may share. Like `ChunksInStore`, each
+    process uses its own file names, because a process that hung may still write files after another process has replaced it.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self._mine = folder, _own_suffix()
 
     def prepare(self) -> tuple[KeptChunk, ...]:
         make_folder(self.folder)
@@ -66,18 +68,19 @@ class ChunksInFolder:
         kept = _files_of(whole)
         for path in self.folder.iterdir():
             if path.name not in kept:
-                path.unlink()
+                path.unlink(missing_ok=True)
         return whole
 
     def clear(self) -> None:
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
-            path.unlink()
+            path.unlink(missing_ok=True)
 
     def rows_path(self, chunk: Chunk) -> Path:
-        return self.folder / _rows_name(chunk)
+        return self.folder / _rows_name(chunk, self._mine)
 
     def keep(self, chunk: Chunk, facts: ChunkFacts) -> None:
-        keep_file(self.folder / _record_name(chunk), json.dumps(_record(chunk, facts)))
+        record = _record(chunk, facts, self.rows_path(chunk).name)
+        keep_file(self.folder / _record_name(chunk), json.dumps(record))
 
 
 class ChunksInStore:
@@ -89,7 +92,7 @@ class ChunksInStore:
     """
 
     def __init__(self, files: StoredFiles) -> None:
-        self._files, self._mine = files, uuid.uuid4().hex[:12]
+        self._files, self._mine = files, _own_suffix()
 
     def prepare(self) -> tuple[KeptChunk, ...]:
         with self._translated():
@@ -106,13 +109,13 @@ class ChunksInStore:
             self._files.store().remove()
 
     def rows_path(self, chunk: Chunk) -> Path:
-        return self._files.folder / f"{chunk.number:06d}-{self._mine}.parquet"
+        return self._files.folder / _rows_name(chunk, self._mine)
 
     def keep(self, chunk: Chunk, facts: ChunkFacts) -> None:
         rows = self.rows_path(chunk)
         with self._translated():
             self._files.put(rows, rows.name)
-            record = json.dumps({**_record(chunk, facts), "file": rows.name})
+            record = json.dumps(_record(chunk, facts, rows.name))
             self._files.store().write(_record_name(chunk), record.encode())
         rows.unlink()
 
@@ -163,16 +166,21 @@ def _files_of(whole: Collection[KeptChunk]) -> set[str]:
     return {name for each in whole for name in (each.file, _record_name(each.chunk))}
 
 
-def _rows_name(chunk: Chunk) -> str:
-    return f"{chunk.number:06d}.parquet"
+def _own_suffix() -> str:
+    """Returns a text for the names of the files that one process writes."""
+    return f"-{uuid.uuid4().hex[:12]}"
+
+
+def _rows_name(chunk: Chunk, suffix: str = "") -> str:
+    return f"{chunk.number:06d}{suffix}.parquet"
 
 
 def _record_name(chunk: Chunk) -> str:
     return f"_{chunk.number:06d}.json"  # The underscore at the beginning makes Spark ignore the file.
 
 
-def _record(chunk: Chunk, facts: ChunkFacts) -> dict[str, object]:
-    return {"chunk": dataclasses.asdict(chunk), "facts": dataclasses.asdict(facts)}
+def _record(chunk: Chunk, facts: ChunkFacts, file: str) -> dict[str, object]:
+    return {"chunk": dataclasses.asdict(chunk), "facts": dataclasses.asdict(facts), "file": file}
 
 
 def _read(path: Path) -> KeptChunk:
@@ -180,6 +188,7 @@ def _read(path: Path) -> KeptChunk:
         record = json.loads(path.read_text(encoding="utf-8"))
         said = record["chunk"]
         chunk = Chunk(**{**said, "after": tuple(said["after"]), "up_to": tuple(said["up_to"])})
+        # Records of chunks in folders that earlier versions of Sluice wrote do not name the file.
         file = str(record.get("file") or _rows_name(chunk))
         return KeptChunk(chunk=chunk, facts=ChunkFacts(**record["facts"]), file=file)
     except (OSError, ValueError, KeyError, TypeError) as error:
