@@ -238,6 +238,29 @@ def test_a_table_whose_rows_fit_continues_after_its_snapshot_was_canceled(
     assert table.resumes()
 
 
+def test_a_table_without_rows_that_is_included_again_resumes_at_once_after_its_snapshot_was_canceled(
+    tmp_path: Path,
+) -> None:
+    """No row in the lake is outdated. But the reason says that the lake lacks rows, as the reason of NEWLY_INCLUDED does."""
+    table = CapturedTable(tmp_path, destination(exclude=NAME), has_rows=False)
+    table.start(destination(snapshot="initial"))
+    assert "lacks the rows and changes from before conf/ included the table" in table.cancel()
+    assert table.resumes()
+
+
+def test_a_canceled_snapshot_remembers_what_the_stop_that_it_replaces_said(tmp_path: Path) -> None:
+    """The next snapshot of the table is needed for the same cause, so its cancellation leaves the cause too."""
+    table = CapturedTable(tmp_path, destination())
+    table.records.begin(wanted(NAME, at(5), 1.0))
+    table.stop(TableState.FAILED_OVER_BY_TIME)
+    for _ in range(2):
+        assert "the failover reads again twice" in table.cancel()
+        record = table.records.get(NAME)
+        assert record is not None
+        assert (record.state, record.heals) == (SnapshotState.CANCELED, (TableState.FAILED_OVER_BY_TIME,))
+        table.resnapshot()
+
+
 @pytest.mark.found
 def test_the_changed_settings_of_a_paused_snapshot_count_after_its_end(tmp_path: Path) -> None:
     """Defect 1093: the same happened if the settings changed during the snapshot, and an operator accepted this before the cancellation."""
