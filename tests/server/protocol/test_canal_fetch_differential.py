@@ -44,8 +44,8 @@ def is_ddl(entry: dict[str, Any]) -> bool:
 def test_batches_have_as_many_entries_and_statements_alone_as_those_of_the_real_canal(
     tmp_path: Path, mysql80: DatabaseServer
 ) -> None:
-    """In Sluice and in Canal, no batch has more entries than requested, and a DDL statement is a batch of its own. The other batches may end
-    at different entries, because Sluice does not divide a transaction that has at most as many entries as requested.
+    """In Sluice and in Canal, no batch has more entries than requested, and a DDL statement is a batch of its own. The other batches may
+    end at different entries, because Sluice does not divide a transaction that has at most as many entries as requested.
     """
     captured = Captured(tmp_path, mysql80)
     port, database = free_port(), captured.database
