@@ -21,9 +21,8 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.maintain.rule import FILE_BYTES, MaintenanceAct
 from sluice.spark_jobs.maintain.tables import VACUUM, Maintained, MaintainedTable, facts_of, looked_at
 from sluice.spark_jobs.session import first_line
-from sluice.spark_jobs.side_tables.removed_columns import full_names
 from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, side_app_id_of
-from sluice.spark_jobs.table_owner import may_lack_columns
+from sluice.spark_jobs.table_owner import TableRecord, removed_columns
 from sluice.spark_jobs.tables.commit_record import maintenance_record
 from sluice.spark_jobs.tables.delta_table import VECTORS_FEATURE
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
@@ -124,13 +123,21 @@ def _done(given: MaintainedSideTable, plan: Maintained, since: int, began: float
     # If another program restored the table or removed columns from it, the stored record stays. The next batch compares the record
     # with the table, and so detects the change.
     record = table.records.side_table(table.name, given.kind)
-    lacks = record is not None and may_lack_columns(
-        record, side.found(table.owner, record), full_names(given.kind, table.columns)
-    )
-    if not lacks and not side.was_restored(table.owner, record):
+    if not _lacks_columns(side, table, record) and not side.was_restored(table.owner, record):
         table.records.keep_side_table(table.name, given.kind, side.record)
     after = facts_of(given.table) or plan.before
     return dataclasses.replace(plan, after=after, version=version, seconds=round(time.monotonic() - began, 3))
+
+
+def _lacks_columns(side: SideTable, table: MaintainedTable, record: TableRecord | None) -> bool:
+    """Returns whether another program has removed a column since `record` that the table still lacks. Any column counts, because a column
+    of the source whose type changed continues in a column with another name.
+    """
+    if record is None:
+        return False
+    found = side.found(table.owner, record)
+    unknown = {""}  # Stands for the columns of a commit that does not name them.
+    return not removed_columns(record, found.commits, unknown).keys() <= set(found.columns)
 
 
 def _failure(given: MaintainedSideTable, error: Exception) -> TableError:

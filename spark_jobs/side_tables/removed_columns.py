@@ -28,12 +28,12 @@ def refuse_removed(
     """
     if record is None or table.log is None or not columns:
         return
-    wanted = dataclasses.replace(writer, columns=full_names(kind, columns))
+    wanted = dataclasses.replace(writer, columns=_full_names(kind, columns))
     instead = "move this table away: Sluice then creates a new one"
     refuse_without_columns(wanted, record, table.found(writer.owner, record), instead)
 
 
-def full_names(kind: str, columns: Collection[str]) -> frozenset[str]:
+def _full_names(kind: str, columns: Collection[str]) -> frozenset[str]:
     """Returns the lower-case names of these columns and of Sluice's own columns. In a change log, the columns are fields of the images."""
     if kind == HISTORY:
         return frozenset(name.lower() for name in (*columns, *PERIOD_TYPES))

@@ -61,6 +61,13 @@ def remove(path: str, column: str, **parameters: str) -> None:
     commit.write_text(f"{json.dumps({'commitInfo': info})}\n{json.dumps({'metaData': metadata})}\n")
 
 
+def maintain(logged: LoggedTable, kind: str) -> None:
+    """Maintains the change log or the history."""
+    owner = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
+    current_state = MaintainedTable(owner=owner, path=logged.target.path, records=logged.records, fence=BY_HAND)
+    assert vacuum(MaintainedSideTable(current_state=current_state, path=logged.paths[kind], kind=kind), 168)
+
+
 REMOVED = [("log", "before.note"), ("log", "after.note"), ("history", "note"), ("history", "valid_to")]
 
 
@@ -76,14 +83,9 @@ def test_identity_a_removed_column_of_a_log_or_history_stops_the_table_history(
     """
     path = logged.paths[kind]
     remove(path, column, **({"columns": json.dumps([column])} if named else {}))
-    version = deltalake.DeltaTable(path).version()
     if maintained:
-        owner = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
-        current_state = MaintainedTable(
-            owner=owner, path=logged.target.path, columns=("id", "note"), records=logged.records, fence=BY_HAND
-        )
-        assert vacuum(MaintainedSideTable(current_state=current_state, path=path, kind=kind), 168)
-        version = deltalake.DeltaTable(path).version()
+        maintain(logged, kind)
+    version = deltalake.DeltaTable(path).version()
     for segments in ([changes([update(1, 32, "A")])], [Truncate(32), changes([insert(1, 48)])]):
         with pytest.raises(TableError, match=f"Sluice still needs {column}: .* move this table away") as refused:
             write(logged, *segments)
@@ -93,6 +95,23 @@ def test_identity_a_removed_column_of_a_log_or_history_stops_the_table_history(
         write(logged, SchemaChange(64, TEXTS, (RENAME,))) if "note" in column else write(
             logged, changes([insert(2, 64)])
         )
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(("kind", "column"), [("log", "after.id__int"), ("history", "id__int")])
+def test_identity_a_removed_column_for_another_type_stops_the_table_also_after_maintenance_history(
+    logged: LoggedTable, kind: str, column: str
+) -> None:
+    """Test for defect 1102: maintenance stored the version of the table from which a program had removed the column, so that the next batch
+    did not notice this.
+    """
+    narrow = dataclasses.replace(ORDERS, columns={**ORDERS.columns, "id": "int"})
+    first, second = ([update(1, order_key, "A")] for order_key in (32, 48))
+    write(logged, Changes(narrow, first, log=first))
+    remove(logged.paths[kind], column, columns=json.dumps([column]))
+    maintain(logged, kind)
+    with pytest.raises(TableError, match=f"Sluice still needs {column}:"):
+        write(logged, Changes(narrow, second, log=second), only=kind)
 
 
 @pytest.mark.found
