@@ -290,20 +290,22 @@ def _side_tables(
 
 def _table(config: SluiceConfig, destination: str, name: str, run: str) -> MaintainedTable:
     from sluice.spark_jobs.maintain.tables import MaintainedTable  # noqa: PLC0415
+    from sluice.spark_jobs.staged_batch import DELETED  # noqa: PLC0415
     from sluice.spark_jobs.table_owner import Owner  # noqa: PLC0415
 
-    directory = config.destination_dir(destination)
+    directory, given = config.destination_dir(destination), target(config, destination, name)
     listed = read_table(directory, name)
     known = listed.version if listed is not None else None
     configured = config.destinations[destination].table(*name.split(".", 1)).key
     key = tuple(configured) or (known.key if known else ())
+    marks = (DELETED,) if given.deletes == "soft" and key else ()
     return MaintainedTable(
         owner=Owner(ledger_id=read_ledger(directory).ledger_id, destination=destination, table=name),
-        path=target(config, destination, name).path,
-        shared=target(config, destination, name).shared,
+        path=given.path,
+        shared=given.shared,
         table_locks=table_locks_of(config, destination, run),
         key=key[0] if key else "",
-        columns=_captured_columns(config, destination, known),
+        columns=(*_captured_columns(config, destination, known), *marks),
         storage_options=storage_options(config.storage_options),
         records=KeptRecords(LakeTables(directory)),
         run=run,

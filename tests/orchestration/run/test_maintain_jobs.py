@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import dagster as dg
+import deltalake
+import pyarrow as pa
 import pytest
 import yaml
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
+from sluice.cdc_engine.config import TableConfig
 from sluice.cdc_engine.config.operation import MaintenanceConfig
 from sluice.cdc_engine.destination_files import LakeTables
 from sluice.cdc_engine.meta.ledger import Ledger
@@ -25,8 +29,10 @@ from sluice.orchestration.run.maintain_run import Looked, MaintainRequest
 from sluice.orchestration.run.rows import job as rows_job
 from sluice.orchestration.run.spark_merge import KeptRecords
 from sluice.spark_jobs.maintain.rule import FileFacts, MaintenanceAct
-from sluice.spark_jobs.maintain.tables import Maintained, MaintainedTable
+from sluice.spark_jobs.maintain.tables import Maintained, MaintainedTable, catch_up
+from sluice.spark_jobs.staged_batch import DELETED
 from sluice.spark_jobs.table_owner import Owner, TableRecord
+from sluice.spark_jobs.tables.delta_table import METADATA_COLUMNS
 from tests.fix_ledgers import FileLedger
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -297,3 +303,31 @@ def test_maintenance_writes_over_what_the_run_left_that_it_waited_for(tmp_path: 
     with maintain_run._only_writer_of(table, make_fake_ports(config).ports(), config, print) as own:
         own.records.keep("shop.items", TableRecord(table_id="other", version=2))
     assert LakeTables(directory).tables == {"shop.orders": ("id", 1), "shop.items": ("other", 2)}
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(("deletes", "columns"), [("hard", {"id"}), ("soft", {"id", DELETED})])
+def test_identity_maintenance_notices_that_a_program_removed_the_column_of_soft_deletes(
+    tmp_path: Path, deletes: Literal["hard", "soft"], columns: set[str]
+) -> None:
+    """Maintenance did not know that Sluice needs the column `_sluice_deleted`. It stored the version of the table without this column. So
+    the next merge added the column again, and the rows that the source had deleted counted as present.
+    """
+    config = make_config(tmp_path)
+    tables = {"shop.orders": TableConfig(deletes=deletes)}
+    shop = config.destinations["shop"].model_copy(update={"tables": tables})
+    config = config.model_copy(update={"destinations": {"shop": shop}})
+    write_tables(config.destination_dir("shop"))
+    path, own = str(tmp_path / "lake/shop/orders"), {column.name: [1] for column in METADATA_COLUMNS}
+    deltalake.write_deltalake(path, pa.table({"id": [1], **own}))
+    deltalake.write_deltalake(path, pa.table({"id": [2], **own}), mode="append")
+    remove = {"operation": "DROP COLUMNS", "operationParameters": {"columns": json.dumps([DELETED])}}
+    commit = json.dumps({"commitInfo": {"timestamp": 1, **remove}})
+    Path(path, "_delta_log", f"{2:020}.json").write_text(commit)
+    LakeTables(config.destination_dir("shop")).keep({"shop.orders": (str(deltalake.DeltaTable(path).metadata().id), 1)})
+    table = maintain_run._table(config, "shop", "shop.orders", "run")
+    assert (table.path, set(table.columns)) == (path, columns)
+    catch_up(table)
+    record = table.records.get("shop.orders")
+    assert record is not None
+    assert record.version == (1 if deletes == "soft" else 2)
