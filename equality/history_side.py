@@ -32,17 +32,18 @@ class HistorySide(LakeSide):
         there = super().columns()
         if not there:
             return {}
-        found = {name: there[theirs] for name in self._wanted if (theirs := self._find(there, name))}
-        return {**found, ORDER_KEY: there[FROM_KEY]}
+        found = self._found(there)
+        types = {name: there[theirs] for name in self._wanted if (theirs := found[name.lower()])}
+        return {**types, ORDER_KEY: there[FROM_KEY]}
 
     def spelled(self, name: str) -> str:
         """Returns the name that a column of the source has in the history."""
-        own = next(each for each in self._wanted if each.lower() == name.lower())
-        return self._find(super().columns(), own)
+        return self._found(super().columns())[name.lower()]
 
     def rows(self, plan: ComparisonPlan, condition: str = "") -> Any:
         names = [*(column.name for column in plan.columns), ORDER_KEY]
-        wanted = [*(self.spelled(column.name) for column in plan.columns), FROM_KEY]
+        found = self._found(super().columns())
+        wanted = [*(found[column.name.lower()] for column in plan.columns), FROM_KEY]
         current = f"{CURRENT} = true AND ({condition})" if condition else f"{CURRENT} = true"
         try:
             reader = pa.RecordBatchReader.from_stream(self._log.scan(columns=wanted, predicate=current))
@@ -54,13 +55,14 @@ class HistorySide(LakeSide):
         schema = pa.schema(fields)
         return pa.RecordBatchReader.from_batches(schema, _renamed(reader, schema))
 
-    def _find(self, there: Mapping[str, str], name: str) -> str:
-        """Returns the history's column that stores the values of the source's column `name` with its current type. If there is none,
-        returns the column with the same name and another type, or "" if there is no such column either.
+    def _found(self, there: Mapping[str, str]) -> dict[str, str]:
+        """Maps the lower-case name of each column of the source to the history's column that stores its values with its current type. If
+        there is none, maps it to the column with the same name and another type, or to "" if there is no such column either.
         """
+        spelled = {each.lower(): each for each in there}
         wanted = [LakeColumn(name=each, type=kind) for each, kind in self._wanted.items()]
-        ours = mapping_of(wanted, there, sources_of(self._log.schema().fields)).names[name]
-        return ours if ours in there else next((each for each in there if each.lower() == name.lower()), "")
+        names = mapping_of(wanted, there, sources_of(self._log.schema().fields)).names
+        return {name.lower(): ours if ours in there else spelled.get(name.lower(), "") for name, ours in names.items()}
 
 
 def _renamed(reader: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

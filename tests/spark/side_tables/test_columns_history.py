@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from sluice.equality import history_side
 from sluice.equality.history_side import HistorySide
+from sluice.equality.table_plan import ORDER_KEY
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging.context import MergeContext
+from sluice.spark_jobs.side_tables.columns import MappedColumns, mapping_of
 from sluice.spark_jobs.side_tables.side_table import SideTable
 from sluice.spark_jobs.side_tables.write import Share, names_given, write_side_tables
 from sluice.spark_jobs.staged_files.read import read_staged_batch
@@ -164,6 +167,23 @@ def test_a_new_column_of_the_source_gets_no_column_that_stores_values_of_another
     assert found(logged, names) == [(2, 2, None, 16, 48), (None, 20, None, 48, 80), (None, 21, 31, 80, None)]
     later = [row for row in logged_values(logged, names) if row != (None, None, None)]
     assert later == [(2, None, None), (None, 20, None), (None, 21, 31)]
+
+
+@pytest.mark.found
+def test_the_comparison_of_a_history_maps_all_columns_at_once_history(
+    logged: LoggedTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison mapped all columns again for each column, which took a minute for a table of 1,000 columns."""
+    logged.write(logged.stage(BEGUN))
+    side, calls = HistorySide(NAME, logged.target.history, {}, WIDENED.columns), list[int]()
+
+    def counted(*given: Any) -> MappedColumns:
+        calls.append(len(given[0]))
+        return mapping_of(*given)
+
+    monkeypatch.setattr(history_side, "mapping_of", counted)
+    assert side.columns() == {"id": "bigint", "note": "string", "a": "int", "a__bigint": "bigint", ORDER_KEY: "bigint"}
+    assert calls == [4]
 
 
 def test_a_key_whose_values_do_not_fit_the_new_type_stops_by_name_history(logged: LoggedTable) -> None:
