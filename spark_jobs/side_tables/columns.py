@@ -33,16 +33,13 @@ UNPLAIN = re.compile(r"[ ,;{}()\n\t=\"`]")
 class MappedColumns:
     """How the source's columns map to columns of a change log or history. `names` has the column of the change log or history for each
     column of the source, in the source's order. `added` are the columns that must be added to the change log or history. `sources` has the
-    column of the source for each added column with another name. The metadata of the added column must record it (SOURCE).
+    column of the source for each column with another name whose metadata does not record it yet (SOURCE): a column in `added`, or a column
+    that an earlier version of Sluice added.
     """
 
     names: Mapping[str, str]
     added: tuple[LakeColumn, ...]
-
-    @property
-    def sources(self) -> dict[str, str]:
-        new = {each.name for each in self.added}
-        return {ours: name for name, ours in self.names.items() if ours in new and ours != name}
+    sources: Mapping[str, str]
 
 
 def map_columns(
@@ -86,7 +83,10 @@ def mapping_of(
         names[column.name] = spelled
         if spelled.lower() not in known:
             added.append(LakeColumn(name=spelled, type=column.type))
-    return MappedColumns(names=names, added=tuple(added))
+    unrecorded = {
+        ours: name for name, ours in names.items() if ours.lower() != name.lower() and ours.lower() not in owners
+    }
+    return MappedColumns(names=names, added=tuple(added), sources=unrecorded)
 
 
 def _candidates(column: LakeColumn) -> Iterator[str]:

@@ -45,7 +45,7 @@ class LogRows:
     """Converts row images in stream order to rows of a change log.
 
     `names` maps each column of the source to the name of its field in the log's structs `before` and `after`. `types` maps each column of
-    the source to its Arrow type. `sources` has the column of the source for each new field with another name, which the field records.
+    the source to its Arrow type. `sources` has the column of the source for each field with another name that does not record it yet.
     Images up to the order key `after` are left out, because the log has them. `origin` is empty for images of row events. For other images,
     it names their cause, such as a foreign key.
     """

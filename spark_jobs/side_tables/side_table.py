@@ -182,10 +182,11 @@ class SideTable:
         return {} if self.log is None else sources_of(self.log.schema().fields)
 
     def add(self, mapped: MappedColumns) -> None:
-        """Adds the columns that are missing. Raises LostCommitError if a commit of another writer replaced this commit."""
-        columns, sources = mapped.added, mapped.sources
+        """Adds the columns that are missing, and records the columns of the source that are not recorded yet. Raises LostCommitError if a
+        commit of another writer replaced one of these commits.
+        """
+        columns, sources, before = mapped.added, mapped.sources, self.version
         if columns:
-            before = self.version
             fields = [
                 deltalake.Field(
                     each.name,
@@ -199,6 +200,12 @@ class SideTable:
             self.open()
             if not {each.name for each in columns} <= self.columns.keys():
                 raise LostCommitError(self.name, self.path, before)
+        for ours in sources.keys() - {each.name for each in columns}:
+            self.fence.check(self.name)
+            self.log.alter.set_column_metadata(ours, {SOURCE: sources[ours]})
+            self.open()
+        if sources and not sources.items() <= self.sources.items():
+            raise LostCommitError(self.name, self.path, before)
 
     def keep(self, properties: Mapping[str, str]) -> None:
         """Sets table properties, in a commit without a Delta transaction. Raises LostCommitError if a commit of another writer replaced

@@ -5,10 +5,12 @@ renamed.
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 
 from sluice.equality import history_side
@@ -16,7 +18,7 @@ from sluice.equality.history_side import HistorySide
 from sluice.equality.table_plan import ORDER_KEY
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging.context import MergeContext
-from sluice.spark_jobs.side_tables.columns import MappedColumns, mapping_of
+from sluice.spark_jobs.side_tables.columns import SOURCE, MappedColumns, mapping_of
 from sluice.spark_jobs.side_tables.side_table import SideTable
 from sluice.spark_jobs.side_tables.write import Share, names_given, write_side_tables
 from sluice.spark_jobs.staged_files.read import read_staged_batch
@@ -167,6 +169,52 @@ def test_a_new_column_of_the_source_gets_no_column_that_stores_values_of_another
     assert found(logged, names) == [(2, 2, None, 16, 48), (None, 20, None, 48, 80), (None, 21, 31, 80, None)]
     later = [row for row in logged_values(logged, names) if row != (None, None, None)]
     assert later == [(2, None, None), (None, 20, None), (None, 21, 31)]
+
+
+def as_before(path: str) -> None:
+    """Removes the recorded columns of the source, which earlier versions of Sluice did not record."""
+    log = deltalake.DeltaTable(path)
+    schema = log.schema().to_json().replace(json.dumps({SOURCE: "a"}, separators=(",", ":")), "{}")
+    assert SOURCE not in schema
+    there = log.metadata()
+    metadata = {
+        "id": str(there.id),
+        "name": there.name,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema,
+        "partitionColumns": [],
+        "configuration": there.configuration,
+    }
+    Path(path, "_delta_log", f"{log.version() + 1:020}.json").write_text(json.dumps({"metaData": metadata}))
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("kind", ["add", "rename"])
+@pytest.mark.parametrize("recorded", [True, False])
+def test_columns_that_an_earlier_version_added_keep_their_values_after_the_source_uses_their_names_history(
+    logged: LoggedTable, kind: str, recorded: bool
+) -> None:
+    """Earlier versions of Sluice did not record the column of the source. If the source then renamed `a` to `a__bigint`, the values of the
+    open versions were lost. If the source got a column `a__bigint`, this column got the values of `a`.
+    """
+    typed, wide = ({"id": "bigint", "note": "string", "a": kind} for kind in ("int", "bigint"))
+    before, between = Schema(typed, ("id",)), Schema(wide, ("id",))
+    rows = [{"id": number, "note": "x", "a": number} for number in (1, 2)]
+    widened = SchemaChange(32, between, alterations=altered("widen", "a"))
+    logged.write(logged.stage(images(before, *((1, 16, row) for row in rows)), widened))
+    logged.write(logged.stage(images(between, *((3, 48, {**row, "a": 10}) for row in rows))))
+    if not recorded:
+        for path in logged.paths.values():
+            as_before(path)
+    logged.write(logged.stage(images(between, (3, 64, {**rows[0], "a": 11}))))
+    kept = {"a": 12} if kind == "add" else {}
+    after = Schema({"id": "bigint", "note": "string", **dict.fromkeys((*kept, "a__bigint"), "bigint")}, ("id",))
+    change = SchemaChange(80, after, alterations=altered(kind, *(("a__bigint",) if kept else ("a", "a__bigint"))))
+    logged.write(logged.stage(change, images(after, (3, 96, {"id": 1, "note": "x", **kept, "a__bigint": 5}))))
+    names = "id, a__bigint, a__bigint__bigint"
+    opened = [row[:3] for row in found(logged, names) if row[4] is None]
+    assert sorted(opened) == [(1, kept.get("a"), 5), (2, 10, None if kept else 10)]
+    assert logged_values(logged, names)[-1] == (1, kept.get("a"), 5)
 
 
 @pytest.mark.found
