@@ -12,6 +12,7 @@ import re
 from sluice.cdc_engine.errors import ConfigurationError
 
 SECOND_US = 1_000_000
+LAST_US = 253_402_300_799 * SECOND_US  # The end of the year 9999, after which Python and ISO texts have no time.
 _AGO = re.compile(r"-(?P<count>\d{1,9})(?P<unit>[smhd])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -32,12 +33,13 @@ _PART = re.compile(
 
 
 def time_us(word: str, now_us: int) -> int:
-    """Returns µs since 1970 for an ISO time with a time zone, or for a time before `now_us` such as -10m (s, m, h, d).
+    """Returns µs since 1970 for an ISO time with a time zone, or for a time before `now_us` such as -10m (s, m, h, d). Returns 0 for a time
+    before 1970, because no binlog has changes of such a time.
 
     Raises ConfigurationError for any other text, and for a time without a time zone, because it is ambiguous.
     """
     if ago := _AGO.fullmatch(word.strip()):
-        return now_us - int(ago["count"]) * _SECONDS[ago["unit"]] * SECOND_US
+        return max(0, now_us - int(ago["count"]) * _SECONDS[ago["unit"]] * SECOND_US)
     try:
         moment = dt.datetime.fromisoformat(word.strip())
     except ValueError:
@@ -52,7 +54,7 @@ def time_us(word: str, now_us: int) -> int:
             f"{word!r} has no zone; write {said}Z for UTC, or add the offset of the zone, such as {said}+01:00"
         )
     # A float of the whole time is too imprecise for microseconds, so they are added as an integer.
-    return int(moment.replace(microsecond=0).timestamp()) * SECOND_US + moment.microsecond
+    return min(max(0, int(moment.replace(microsecond=0).timestamp()) * SECOND_US + moment.microsecond), LAST_US)
 
 
 def time_text(time_us: int) -> str:

@@ -10,6 +10,9 @@ from rich.table import Table
 
 from sluice.console.commands.options import DestinationArgument, JsonOption, config_now, errors, named, screen
 
+# The limit of `maintenance.retention_hours` in conf/. Not imported, because the import of the settings would delay `--help`.
+HOURS_MAX = 876_000.0
+
 
 def maintain(  # noqa: PLR0917  one argument per option
     destination: DestinationArgument,
@@ -34,7 +37,10 @@ def maintain(  # noqa: PLR0917  one argument per option
     retention_hours: Annotated[
         float | None,
         typer.Option(
-            "--retention-hours", min=0.0, help="Retention in hours for --vacuum. Default: the value in conf/."
+            "--retention-hours",
+            min=0.0,
+            max=HOURS_MAX,
+            help="Retention in hours for --vacuum. Default: the value in conf/.",
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -29,6 +29,20 @@ def test_a_time_is_read_exactly_backfill(word: str, expected_us: int) -> None:
     assert time_us(time_text(expected_us), 0) == expected_us
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("-999999999d", "1970-01-01T00:00:00Z"),
+        ("0001-01-01T00:00:00+14:00", "1970-01-01T00:00:00Z"),
+        ("9999-12-31T23:59:59.5-14:00", "9999-12-31T23:59:59Z"),
+    ],
+)
+def test_a_time_long_ago_or_far_away_has_a_text_backfill(word: str, shown: str) -> None:
+    """Defect 1150: `backfill --from -999999999d` ended with an OverflowError."""
+    assert time_text(time_us(word, NOW_US)) == shown
+
+
 @pytest.mark.parametrize(
     ("word", "advice"),
     [

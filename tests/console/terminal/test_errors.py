@@ -10,6 +10,8 @@ from typing import NoReturn
 
 import pytest
 
+from sluice.cdc_engine.config.operation import HOURS_MAX
+from sluice.console.commands import maintain
 from sluice.console.main import app, main, spoken
 from sluice.console.toolchain.errors import SetupError
 from tests.console.conftest import RUNNER, Installation
@@ -68,3 +70,14 @@ def test_instance_edit_says_what_to_do_if_the_editor_fails(
         answer = RUNNER.invoke(app, ["instance", "edit", "shop"])
         assert isinstance(answer.exception, SetupError)
         assert "set VISUAL to your editor, or give the new text with `--file`" in str(answer.exception)
+
+
+@pytest.mark.found
+def test_maintain_refuses_a_retention_without_an_end(installation: Installation) -> None:
+    """Defect 1150: `maintain --vacuum --retention-hours inf` ended with an OverflowError."""
+    installation.destination(1)
+    assert maintain.HOURS_MAX == HOURS_MAX
+    for hours in ("inf", "nan", "1e308"):
+        answer = RUNNER.invoke(app, ["maintain", "shop", "--vacuum", "--retention-hours", hours])
+        assert answer.exit_code == 2, answer.exception
+        assert "--retention-hours" in answer.stderr
