@@ -24,8 +24,23 @@ _QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # Matches the part of a file that an e
 
 class ConfLoader(yaml.SafeLoader):
     """Parses a file of conf/. Every error is a YAMLError, also for a value such as 2026-02-30, for which PyYAML raises ValueError. Refuses
-    a key that a mapping has twice, because PyYAML silently ignores the first of the two values.
+    a key that a mapping has twice, because PyYAML silently ignores the first of the two values. Refuses a value that contains itself, which
+    no setting can have.
     """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._around: list[yaml.Node | None] = []  # The nodes that contain the node which is composed now.
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        alias = self.peek_event() if self.check_event(yaml.AliasEvent) else None
+        self._around.append(parent)
+        node = super().compose_node(parent, index)
+        if alias is not None and any(node is each for each in self._around):
+            problem = "the value contains itself; write the value instead of the alias"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=alias.start_mark)
+        self._around.pop()
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Compares the keys before PyYAML resolves merge keys (`<<`), because a mapping may replace values that it merges.

@@ -49,6 +49,18 @@ def test_a_value_that_yaml_cannot_convert_is_reported_with_its_line(conf: Path, 
 
 
 @pytest.mark.found
+def test_a_value_that_contains_itself_is_refused(conf: Path) -> None:
+    """Defect 1151: `check` and `doctor` ended with a RecursionError if a value of conf/ contains itself by an alias."""
+    for text, column in (("columns: &a [*a]\n", 14), ("columns: &a {b: [*a]}\n", 18)):
+        (conf / "destinations" / "shop.yaml").write_text(GOOD + text)
+        assert conf_problems(conf) == [
+            "destinations/shop.yaml cannot be read: the value contains itself; write the value instead of the alias "
+            f"(line 2, column {column})"
+        ]
+        assert "the file is not YAML" in collect(conf)["conf"]["destinations/shop.yaml"]
+
+
+@pytest.mark.found
 def test_a_key_that_appears_twice_is_refused_instead_of_ignored(conf: Path) -> None:
     """Defect 1131: of two keys `include` in one file, the first was ignored silently, so its tables were never captured."""
     twice = 'tables:\n  shop.a: {rows: "a > 1"}\n  shop.a: {rows: "a > 2"}\n'
