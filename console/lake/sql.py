@@ -37,7 +37,12 @@ from sluice.orchestration.base.lake_settings import storage_options
 from sluice.orchestration.base.ports import MergeFailedError
 
 SHOWN_ROWS_MAX = 100
-WRITING = {"DELETE", "UPDATE", "INSERT", "MERGE", "DROP", "ALTER", "TRUNCATE"}
+READING = {
+    duckdb.StatementType.SELECT,
+    duckdb.StatementType.EXPLAIN,
+}  # SHOW, DESCRIBE, VALUES and PRAGMA are SELECT too.
+# DuckDB makes such statements, without a text, of a PIVOT.
+OF_PIVOT = {duckdb.StatementType.CREATE, duckdb.StatementType.TRANSACTION}
 FETCHED_ROWS = 10_000
 Row = tuple[Any, ...]
 
@@ -160,6 +165,7 @@ def run_query(config: SluiceConfig, question: str) -> SqlAnswer:
                 left_out.append(f"{table.database}.{table.table} cannot be read: {_shown(error, options)}")
         searched = ",".join(schemas).replace("'", "''")
         connection.execute(f"SET search_path = '{searched}'")
+        _require_reading(question)
         # Without a statement, DuckDB returns None, unlike its annotation says.
         cursor: duckdb.DuckDBPyConnection | None = connection.execute(question)
         if cursor is None:
@@ -185,8 +191,6 @@ def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], lef
     """Converts DuckDB's error to the error of the command, whose message says what to do. If DuckDB did not find a name, the message lists
     the tables.
     """
-    if writes(question):
-        return SetupError("`sluice sql` only reads the lake. Use SELECT. To change rows, change them in the source.")
     if not isinstance(error, duckdb.CatalogException):
         return SetupError(f"{error}\nDuckDB could not run the query; correct it and run it again.")
     known = ", ".join(f"{each.database}.{each.table}{f' ({each.spelled})' if each.spelled else ''}" for each in tables)
@@ -194,10 +198,15 @@ def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], lef
     return SetupError(f"{error}{lacking}\nThe tables are: {known}")
 
 
-def writes(question: str) -> bool:
-    """Returns whether a query begins with a statement that changes rows or tables."""
-    first = re.match(r"\s*(\w+)", question)
-    return first is not None and first[1].upper() in WRITING
+def _require_reading(question: str) -> None:
+    """Raises SetupError if a query has a statement that could change tables, settings or files. Raises duckdb.Error if it is no SQL."""
+    for statement in duckdb.extract_statements(question):
+        reads = statement.type in READING or (statement.type in OF_PIVOT and not statement.query)
+        # EXPLAIN ANALYZE executes its statement, and of the statements that it may have, COPY writes a file.
+        if not reads or (
+            statement.type == duckdb.StatementType.EXPLAIN and re.search(r"\bCOPY\b", question, re.IGNORECASE)
+        ):
+            raise SetupError("`sluice sql` only reads the lake. Use SELECT. To change rows, change them in the source.")
 
 
 def quoted(name: str) -> str:
@@ -209,6 +218,8 @@ def _connect() -> duckdb.DuckDBPyConnection:
     nothing.
     """
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
+    # Otherwise a name that no table has would mean a variable of this program.
+    connection.execute("SET python_enable_replacements = false")
     load_extension(connection, "delta")
     connection.execute("SET TimeZone = 'UTC'")
     return connection

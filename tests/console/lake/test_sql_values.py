@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +63,60 @@ def test_a_query_without_a_statement_is_refused(query: str) -> None:
     answer = RUNNER.invoke(app, ["sql", query])
     assert isinstance(answer.exception, SetupError)
     assert "The query has no statement" in str(answer.exception)
+
+
+@pytest.mark.found
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "COPY (SELECT 1) TO 'FILE'",
+        "SELECT 1; COPY (SELECT 1) TO 'FILE'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO 'FILE'",
+        "/* */ EXPLAIN (ANALYZE, FORMAT json) COPY (PIVOT (SELECT 1 a) ON a) TO 'FILE'",
+        "COPY (PIVOT (SELECT 1 a) ON a) TO 'FILE'",
+        "ATTACH 'FILE' AS other",
+        "EXPORT DATABASE 'FILE'",
+        "CREATE TABLE mine AS SELECT 1",
+        "INSTALL spatial",
+        "SET temp_directory = 'FILE'",
+        "PRAGMA profile_output = 'FILE'",
+    ],
+)
+def test_a_statement_that_does_not_only_read_is_refused(query: str, tmp_path: Path) -> None:
+    """Defect 1152: `sluice sql` wrote a file for COPY, EXPORT and ATTACH, although it says that it only reads the lake."""
+    file = tmp_path / "file"
+    answer = RUNNER.invoke(app, ["sql", query.replace("FILE", str(file))])
+    assert isinstance(answer.exception, SetupError)
+    assert "only reads the lake" in str(answer.exception)
+    assert not file.exists()
+
+
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SHOW ALL TABLES",
+        "DESCRIBE shop.orders",
+        "SUMMARIZE shop.orders",
+        "EXPLAIN ANALYZE SELECT * FROM shop.orders",
+        "PIVOT shop.orders ON status USING count(*)",
+        "WITH a AS (FROM shop.orders) SELECT * FROM a",
+        "PRAGMA show_tables",
+        "SELECT 1; VALUES (2)",
+    ],
+)
+def test_every_form_of_a_question_is_answered(query: str) -> None:
+    answer = RUNNER.invoke(app, ["sql", query, "--json"])
+    assert answer.exit_code == 0, answer.exception
+    assert json.loads(answer.stdout)
+
+
+@pytest.mark.found
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize("name", ["tables", "question", "duckdb", "options"])
+def test_a_name_that_no_table_has_is_no_variable_of_the_command(name: str) -> None:
+    """Defect 1152: `sluice sql "SELECT * FROM tables"` named a line of Sluice's source code, instead of the tables that there are."""
+    answer = RUNNER.invoke(app, ["sql", f"SELECT * FROM {name}"])
+    assert isinstance(answer.exception, SetupError)
+    assert "The tables are: shop.order, shop.orders" in str(answer.exception)
