@@ -172,7 +172,7 @@ def run_query(config: SluiceConfig, question: str) -> SqlAnswer:
             raise SetupError("The query has no statement; write a query, such as `sluice sql 'SHOW ALL TABLES'`.")
         return SqlAnswer(cursor, left_out)
     except duckdb.Error as error:
-        raise SetupError(_shown(_refused(error, question, tables, left_out), options)) from error
+        raise SetupError(_shown(_refused(error, tables, left_out), options)) from error
 
 
 def _shown(error: Exception, options: dict[str, str]) -> str:
@@ -187,7 +187,7 @@ def _storage_options(config: SluiceConfig) -> dict[str, str]:
         raise SetupError(f"The lake at {config.lake} cannot be read: {error}") from error
 
 
-def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], left_out: Sequence[str]) -> SetupError:
+def _refused(error: duckdb.Error, tables: Sequence[SqlTable], left_out: Sequence[str]) -> SetupError:
     """Converts DuckDB's error to the error of the command, whose message says what to do. If DuckDB did not find a name, the message lists
     the tables.
     """
