@@ -432,6 +432,7 @@ def demo(  # noqa: PLR0917  one argument per option
     raise typer.Exit(run_demo(options, screen))
 
 
+FULL = {errno.ENOSPC, errno.EDQUOT}
 INTERRUPTED = 130  # The exit code after Ctrl-C: 128 + SIGINT, as in shells.
 
 
@@ -473,12 +474,16 @@ def spoken(error: Exception) -> str:
     """Returns the text of an error, or the name of the error's type if the text is empty. Of an error of the operating system, says what to
     do about the file.
     """
-    if not isinstance(error, OSError) or not error.filename:
+    if not isinstance(error, OSError):
         return str(error) or type(error).__name__
-    advice = {errno.ENOSPC: "free space on its disk", errno.EDQUOT: "free space on its disk"}.get(
-        error.errno or 0,
-        "run `sluice` as the user that started Sluice, permit this user to read and write the path, or correct the path",
+    if not error.filename:
+        full = "free space on the disk to which the output of the command goes, or on the disk of data_dir"
+        return f"{error.strerror}; {full}" if error.errno in FULL else str(error) or type(error).__name__
+    advice = (
+        "run `sluice` as the user that started Sluice, permit this user to read and write the path, or correct the path"
     )
+    if error.errno in FULL:
+        advice = "free space on its disk"
     return f"{error.filename}: {error.strerror}; {advice}"
 
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
+from sluice.cdc_engine.errors import SluiceError
 from sluice.console.commands.completion import destination_names
 from sluice.console.commands.options import JsonOption, errors, screen
 from sluice.console.toolchain.errors import SetupError
@@ -127,21 +130,46 @@ def instance_edit(
     from sluice.console.acts.instance import changed, text_of  # noqa: PLC0415
     from sluice.console.acts.schema import statement_of  # noqa: PLC0415
 
+    text = statement_of(file) if file else _edited(text_of(conf_dir(), name))
     try:
-        text = (
-            statement_of(file) if file else click.edit(text_of(conf_dir(), name), extension=".yaml", require_save=True)
-        )
-    except click.ClickException as error:
-        raise SetupError(
-            f"{error.format_message()}: set VISUAL to your editor, or give the new text with `--file`"
-        ) from error
-    if text is None or not changed(conf_dir(), name, text):
+        is_new = text is not None and changed(conf_dir(), name, text)
+    except (SluiceError, SetupError):
+        if not file and text:
+            kept = _kept(name, text)
+            errors.print(
+                f"Your text is in {kept}: correct it there, then run `sluice instance edit {name} --file {kept}`",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+        raise
+    if not is_new:
         screen.print(f"{name} is unchanged")
         return
     screen.print(
         f"conf/destinations/{name}.yaml is written; a running engine uses the new settings within seconds",
         highlight=False,
     )
+
+
+def _edited(text: str) -> str | None:
+    """Opens an editor with a text. Returns the new text, or None if it was not saved. Raises SetupError if the editor fails."""
+    try:
+        # As bytes, because a file of conf/ and the user's text may be in another encoding than UTF-8.
+        saved = click.edit(text.encode(errors="surrogateescape"), extension=".yaml", require_save=True)
+    except click.ClickException as error:
+        raise SetupError(
+            f"{error.format_message()}: set VISUAL to your editor, or give the new text with `--file`"
+        ) from error
+    return None if saved is None else bytes(saved).decode(errors="surrogateescape")
+
+
+def _kept(name: str, text: str) -> str:
+    """Writes a text that conf/ refuses to a new temporary file, which only this user may read. Returns the file's path."""
+    descriptor, path = tempfile.mkstemp(prefix=f"sluice-{name}-", suffix=".yaml")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(text.encode(errors="surrogateescape"))
+    return path
 
 
 def _act(act: Callable[[str, Path, float], Outcome], name: str, wait: float, *, as_json: bool) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
 from sluice.cdc_engine.config.operation import HOURS_MAX
+from sluice.cdc_engine.errors import ConfFilesError
 from sluice.console.commands import maintain
 from sluice.console.main import app, main, spoken
 from sluice.console.toolchain.errors import SetupError
@@ -81,3 +84,46 @@ def test_maintain_refuses_a_retention_without_an_end(installation: Installation)
         answer = RUNNER.invoke(app, ["maintain", "shop", "--vacuum", "--retention-hours", hours])
         assert answer.exit_code == 2, answer.exception
         assert "--retention-hours" in answer.stderr
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("line", ["includes: x", "include: 'caf\\351'"])
+def test_instance_edit_keeps_a_text_that_is_refused(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str
+) -> None:
+    """Defect 1153: a text that conf/ refuses was lost, and a text that is not UTF-8 caused a traceback too."""
+    installation.destination(1)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    editor = tmp_path / "editor.sh"
+    editor.write_text(f'#!/bin/sh\nprintf "{line}\\n" >>"$1"\n')
+    editor.chmod(0o700)
+    monkeypatch.setenv("VISUAL", str(editor))
+    before = (installation.conf / "destinations" / "shop.yaml").read_bytes()
+    answer = RUNNER.invoke(app, ["instance", "edit", "shop"])
+    assert isinstance(answer.exception, ConfFilesError)
+    (kept,) = tmp_path.glob("sluice-shop-*.yaml")
+    assert f"correct it there, then run `sluice instance edit shop --file {kept}`" in answer.stderr
+    assert kept.read_bytes() == before + line.replace("\\351", "\xe9").encode("latin-1") + b"\n"
+    assert (installation.conf / "destinations" / "shop.yaml").read_bytes() == before
+    kept.write_bytes(before + b"exclude: x\n")
+    assert RUNNER.invoke(app, ["instance", "edit", "shop", "--file", str(kept)]).exit_code == 0
+
+
+@pytest.mark.found
+def test_a_full_disk_behind_the_output_is_named(installation: Installation) -> None:
+    """Defect 1154: `status > /dev/full` only said `[Errno 28] No space left on device`."""
+    installation.destination(1)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for words in (("status", "--json"), ("instance", "list")):
+        with Path("/dev/full").open("wb") as full:
+            ended_with = subprocess.run(
+                [sys.executable, "-m", "sluice.console.main", *words],
+                env=environment,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                check=False,
+            )
+        assert ended_with.returncode == 1
+        assert ended_with.stderr.decode().replace("\n", "") == (
+            "No space left on device; free space on the disk to which the output of the command goes, or on the disk of data_dir"
+        )
