@@ -36,7 +36,7 @@ def destination_names(incomplete: str) -> list[str]:
 
     try:
         return [name for name in read_conf_files(conf_dir()).destinations if name.startswith(incomplete)]
-    except SluiceError:
+    except (SluiceError, OSError):
         return []
 
 
@@ -54,7 +54,7 @@ def table_names(incomplete: str) -> list[str]:
         config = load_config()
         for name in config.destinations:
             found |= {table.name for table in read_tables(config.destination_dir(name))}
-    except SluiceError:
+    except (SluiceError, OSError):
         return []
     return [f"{before}{comma}{name}" for name in sorted(found) if name.startswith(last)]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from typing import NoReturn
+
 import pytest
 
 from sluice.console.main import COMPLETE_VARIABLE, main
@@ -15,7 +18,9 @@ def completed(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
     with pytest.raises(SystemExit):
         main()
-    return capsys.readouterr().out.split()
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return printed.out.split()
 
 
 @pytest.mark.parametrize(
@@ -46,3 +51,18 @@ def test_an_invalid_conf_completes_nothing(
     installation.destination(1)
     (installation.conf / "sluice.yaml").write_text("no_such_key: 1")
     assert completed("sluice snapshot start shop ", monkeypatch, capsys) == []
+
+
+@pytest.mark.found
+def test_files_of_another_user_complete_nothing(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Defect 1156: if this user may not read data_dir, an error appeared in the middle of the line that the user wrote."""
+    directory = installation.destination(1)
+    write_tables(directory)
+
+    def refused(path: object, *_: object) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("sluice.cdc_engine.table_meta.table_list.reading.read_tables", refused)
+    assert completed("sluice history ", monkeypatch, capsys) == []
