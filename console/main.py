@@ -29,6 +29,7 @@ from sluice.console.commands.position import position_app
 from sluice.console.commands.questions import equal, history, sql, why
 from sluice.console.commands.rows import backfill, repair
 from sluice.console.commands.schema import schema_app
+from sluice.console.commands.screen import print_all_characters
 from sluice.console.commands.snapshot import snapshot_app
 from sluice.console.commands.source import source_app
 from sluice.console.toolchain.errors import SetupError
@@ -457,6 +458,7 @@ def main() -> None:
     """
     from sluice.console.stack.signals import duckdb_interrupts  # noqa: PLC0415
 
+    print_all_characters()
     try:
         with duckdb_interrupts():
             _command()(prog_name="sluice")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from json import dumps, loads
 from typing import Any
 
@@ -16,8 +17,8 @@ AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False}
 
 
 class Screen(Console):
-    """A console that prints JSON quickly to a pipe. Even for a pipe, Rich's own method looks for parts to highlight, which takes seconds
-    for thousands of tables.
+    """A console that cuts nothing off in tables, and that prints JSON quickly to a pipe. Even for a pipe, Rich's own method looks for parts
+    to highlight, which takes seconds for thousands of tables.
     """
 
     def print_json(self, json: str | None = None, **options: Any) -> None:
@@ -31,3 +32,12 @@ class Screen(Console):
 def standard_output() -> Console:
     """Returns a console as wide as the terminal. If the output is not a terminal, the console is so wide that no cell is truncated."""
     return Screen(width=None if sys.stdout.isatty() else PIPE_COLUMNS, **AS_IT_IS)
+
+
+def print_all_characters() -> None:
+    """Lets a command print any character in a locale that is not UTF-8, for example ISO-8859-1. A program gets UTF-8, as JSON requires. A
+    terminal gets an escape such as \\u20ac for a character that it does not have.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="backslashreplace")

@@ -200,6 +200,10 @@ def _refused(error: duckdb.Error, tables: Sequence[SqlTable], left_out: Sequence
 
 def _require_reading(question: str) -> None:
     """Raises SetupError if a query has a statement that could change tables, settings or files. Raises duckdb.Error if it is no SQL."""
+    if question.encode(errors="ignore").decode() != question:
+        raise SetupError(
+            "The query has characters that are not in the encoding of the locale; use a UTF-8 locale, and write it again."
+        )
     for statement in duckdb.extract_statements(question):
         reads = statement.type in READING or (statement.type in OF_PIVOT and not statement.query)
         # EXPLAIN ANALYZE executes its statement, and of the statements that it may have, COPY writes a file.

@@ -120,3 +120,12 @@ def test_a_name_that_no_table_has_is_no_variable_of_the_command(name: str) -> No
     answer = RUNNER.invoke(app, ["sql", f"SELECT * FROM {name}"])
     assert isinstance(answer.exception, SetupError)
     assert "The tables are: shop.order, shop.orders" in str(answer.exception)
+
+
+@pytest.mark.found
+@pytest.mark.usefixtures("config")
+def test_a_query_with_bytes_that_are_no_text_is_refused() -> None:
+    """Defect 1155: a query with bytes that the locale cannot decode ended with a TypeError."""
+    answer = RUNNER.invoke(app, ["sql", "SELECT '\udcfc'"])
+    assert isinstance(answer.exception, SetupError)
+    assert "use a UTF-8 locale" in str(answer.exception)

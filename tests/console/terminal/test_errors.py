@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 import pytest
 
@@ -28,6 +28,15 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
         main()
     printed = capsys.readouterr()
     return done.value.code, printed.out, printed.err.replace("\n", " ")
+
+
+def process_of(
+    *words: str, stdout: IO[bytes] | int = subprocess.PIPE, **variables: str
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs a command in a process of its own, with additional environment variables."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **variables}
+    command = [sys.executable, "-m", "sluice.console.main", *words]
+    return subprocess.run(command, env=environment, stdout=stdout, stderr=subprocess.PIPE, check=False)
 
 
 @pytest.mark.found
@@ -113,17 +122,20 @@ def test_instance_edit_keeps_a_text_that_is_refused(
 def test_a_full_disk_behind_the_output_is_named(installation: Installation) -> None:
     """Defect 1154: `status > /dev/full` only said `[Errno 28] No space left on device`."""
     installation.destination(1)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     for words in (("status", "--json"), ("instance", "list")):
         with Path("/dev/full").open("wb") as full:
-            ended_with = subprocess.run(
-                [sys.executable, "-m", "sluice.console.main", *words],
-                env=environment,
-                stdout=full,
-                stderr=subprocess.PIPE,
-                check=False,
-            )
+            ended_with = process_of(*words, stdout=full)
         assert ended_with.returncode == 1
         assert ended_with.stderr.decode().replace("\n", "") == (
             "No space left on device; free space on the disk to which the output of the command goes, or on the disk of data_dir"
         )
+
+
+@pytest.mark.found
+def test_every_character_is_printed_in_every_locale(installation: Installation) -> None:
+    """Defect 1155: in a locale that is not UTF-8, such as ISO-8859-1, `status`, `check` and most tables ended with a UnicodeEncodeError."""
+    installation.destination(1)
+    for encoding in ("latin-1", "ascii"):
+        shown = process_of("status", PYTHONIOENCODING=encoding)
+        assert shown.stderr == b""
+        assert "✗ shop is STOPPED" in shown.stdout.decode()
