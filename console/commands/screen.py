@@ -7,7 +7,8 @@ from io import TextIOWrapper
 from json import dumps, loads
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.table import Table
 
 # The width, in characters, of output to a pipe. This width is so large that no cell of a table is truncated, because a program that reads
 # the pipe needs whole cells.
@@ -20,6 +21,14 @@ class Screen(Console):
     """A console that cuts nothing off in tables, and that prints JSON quickly to a pipe. Even for a pipe, Rich's own method looks for parts
     to highlight, which takes seconds for thousands of tables.
     """
+
+    def print(self, *objects: Any, **options: Any) -> None:  # type: ignore[override]
+        """Prints objects as Rich does. In a table that is wider than the terminal, long names and paths continue on the next line."""
+        for each in objects:
+            for table in each.renderables if isinstance(each, Group) else [each]:
+                for column in table.columns if isinstance(table, Table) else ():
+                    column.overflow = "fold"
+        super().print(*objects, **options)
 
     def print_json(self, json: str | None = None, **options: Any) -> None:
         """Prints JSON with an indentation of two spaces. On a terminal, the JSON has colors."""
