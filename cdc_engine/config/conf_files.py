@@ -33,7 +33,8 @@ class ConfLoader(yaml.SafeLoader):
         self._around: list[yaml.Node | None] = []  # The nodes that contain the node which is composed now.
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        alias = self.peek_event() if self.check_event(yaml.AliasEvent) else None
+        # types-PyYAML gives peek_event no type.
+        alias = self.peek_event() if self.check_event(yaml.AliasEvent) else None  # type: ignore[no-untyped-call]
         self._around.append(parent)
         node = super().compose_node(parent, index)
         if alias is not None and any(node is each for each in self._around):

@@ -22,7 +22,7 @@ class Screen(Console):
     to highlight, which takes seconds for thousands of tables.
     """
 
-    def print(self, *objects: Any, **options: Any) -> None:  # type: ignore[override]
+    def print(self, *objects: Any, **options: Any) -> None:
         """Prints objects as Rich does. In a table that is wider than the terminal, long names and paths continue on the next line."""
         for each in objects:
             for table in each.renderables if isinstance(each, Group) else [each]:
