@@ -18,10 +18,10 @@ from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 
 
 def conf_dir() -> Path:
-    """Returns the folder of the configuration: $SLUICE_CONF if it is set, otherwise conf/ in the working directory. Relative paths in the
-    files start in the parent of this folder.
+    """Returns the folder of the configuration: $SLUICE_CONF if it is set and not empty, otherwise conf/ in the working directory. Relative
+    paths in the files start in the parent of this folder.
     """
-    return Path(os.environ.get("SLUICE_CONF", "conf")).resolve()
+    return Path(os.environ.get("SLUICE_CONF") or "conf").resolve()
 
 
 def load_config(directory: Path | None = None) -> SluiceConfig:

@@ -132,3 +132,14 @@ def test_check_names_a_file_that_sluice_does_not_read(conf: Path) -> None:
     assert conf_problems(conf) == [
         "destinations/crm.yml is not read: give the file a name that ends in .yaml",
     ]
+
+
+@pytest.mark.found
+def test_an_empty_sluice_conf_means_conf_in_the_working_directory(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 1158: with `SLUICE_CONF=`, as a service manager sets an unknown variable, the working directory was conf/, and no destination
+    was found.
+    """
+    monkeypatch.chdir(conf.parent)
+    for value in ("", "conf", str(conf)):
+        monkeypatch.setenv("SLUICE_CONF", value)
+        assert list(load_config().destinations) == ["shop"]
