@@ -456,11 +456,11 @@ def main() -> None:
     """Runs the command line. Prints an error as one red message, and exits with code 1 or 2, or with 130 after Ctrl-C. With SLUICE_DEBUG=1,
     shows the traceback of an error instead of the message.
     """
-    from sluice.console.stack.signals import duckdb_interrupts  # noqa: PLC0415
+    from sluice.console.stack.signals import duckdb_interrupts, ending_cleanly  # noqa: PLC0415
 
     print_all_characters()
     try:
-        with duckdb_interrupts():
+        with ending_cleanly(), duckdb_interrupts():
             _command()(prog_name="sluice")
     except KeyboardInterrupt:
         errors.print("interrupted", style="red")

@@ -24,6 +24,18 @@ def heard() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def ending_cleanly() -> Iterator[None]:
+    """Makes SIGTERM raise SystemExit until the `with` block ends, so that a command removes its temporary folders. The exit code is that of
+    a process that SIGTERM ends.
+    """
+    earlier = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, earlier)
+
+
+@contextlib.contextmanager
 def duckdb_interrupts() -> Iterator[None]:
     """Raises KeyboardInterrupt if Ctrl-C interrupts DuckDB. DuckDB itself raises a RuntimeError, whose cause is a KeyboardInterrupt."""
     try:
@@ -74,3 +86,7 @@ def _handled_by(handler: object) -> Iterator[None]:
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

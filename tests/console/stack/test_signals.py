@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +34,24 @@ def test_a_signal_has_its_effect_when_the_block_ends(error: Exception | None) ->
     with pytest.raises(KeyboardInterrupt):
         receive_one(reached, error)
     assert reached == ["the end of the block"]
+
+
+@pytest.mark.found
+def test_a_command_that_sigterm_ends_removes_its_folders(tmp_path: Path) -> None:
+    """Defect 1159: SIGTERM, for example of a job with a time limit, left the temporary folders of `equal` and `backfill --plan` behind."""
+    code = """if True:
+        import signal, tempfile
+        from sluice.cdc_engine.keeping import in_use
+        from sluice.console.main import main
+
+        def working(*_):
+            with tempfile.TemporaryDirectory(dir="."):
+                signal.raise_signal(signal.SIGTERM)
+
+        in_use.as_kept = working
+        main()
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run([sys.executable, "-c", code, "status"], cwd=tmp_path, env=environment, check=False)
+    assert ended.returncode in {-signal.SIGTERM, 128 + signal.SIGTERM}
+    assert not list(tmp_path.iterdir())
