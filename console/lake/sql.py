@@ -37,10 +37,8 @@ from sluice.orchestration.base.lake_settings import storage_options
 from sluice.orchestration.base.ports import MergeFailedError
 
 SHOWN_ROWS_MAX = 100
-READING = {
-    duckdb.StatementType.SELECT,
-    duckdb.StatementType.EXPLAIN,
-}  # SHOW, DESCRIBE, VALUES and PRAGMA are SELECT too.
+# SHOW, DESCRIBE, VALUES and PRAGMA are SELECT for DuckDB.
+READING = {duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN}
 # DuckDB makes such statements, without a text, of a PIVOT.
 OF_PIVOT = {duckdb.StatementType.CREATE, duckdb.StatementType.TRANSACTION}
 FETCHED_ROWS = 10_000

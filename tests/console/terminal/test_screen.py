@@ -27,7 +27,7 @@ def test_json_on_a_terminal_has_colors() -> None:
 
 
 @pytest.mark.found
-def test_a_narrow_terminal_cuts_no_name_off() -> None:
+def test_a_narrow_terminal_shows_whole_names() -> None:
     """Defect 1157: on 80 columns, tables showed long names, paths and positions only as far as they fit, and then `…`."""
     names = ["shop.orders_of_the_customers_2025", "shop.orders_of_the_customers_2026"]
     for made in (lambda table: table, lambda table: Group(table, "the first rows")):
