@@ -25,12 +25,14 @@ def heard() -> Iterator[None]:
 
 @contextlib.contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """Makes SIGTERM raise SystemExit until the `with` block ends, so that a command removes its temporary folders. The exit code is that of
-    a process that SIGTERM ends.
+    """Makes SIGTERM leave the `with` block before it ends the process, so that a command removes its temporary folders. The process does
+    not wait for its other threads. A second SIGTERM ends the process at once.
     """
     earlier = signal.signal(signal.SIGTERM, _end)
     try:
         yield
+    except _Ended:
+        signal.raise_signal(signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, earlier)
 
@@ -88,5 +90,10 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+class _Ended(SystemExit):
+    """Raised by SIGTERM in a `with` block of `ending_cleanly`."""
+
+
 def _end(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+    signal.signal(number, signal.SIG_DFL)
+    raise _Ended(128 + number)
