@@ -135,7 +135,7 @@ class StatementSession:
     - `started_us`: the value of CURRENT_TIMESTAMP in µs since 1970. If `fraction` is False, the event states only whole seconds.
     - `client`, `connection`, `server`: charset of the statement's text, of its literals (collation_connection), and of a database that is
       created without a charset (collation_server).
-    - `flavour`: "mysql" or "mariadb". It is not in the query event, but at the beginning of the binlog file.
+    - `flavour`: "mysql" or "mariadb". The query event does not contain it: it is known from the binlog file's first event.
     - `thread_specific`: the statement depends on its session, for example on a temporary table that has the name of another table.
     """
 

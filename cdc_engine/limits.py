@@ -28,8 +28,8 @@ SHARED_BYTES_MAX = 64 * MEBIBYTE
 BATCH_BYTES_MAX = 256 * MEBIBYTE  # A batch contains all changes that wait in the store, up to this size.
 # The most row events in a batch. Without this limit, the arrays that index small events could need more memory than BATCH_BYTES_MAX.
 BATCH_EVENTS_MAX = 1_000_000
-# Commit times in the binlog are not in exact order: MariaDB, and MySQL before 8.0, log when the last statement of a transaction began. So a
-# search by time ends only at commits that are more than this time later than the requested time. Few statements take longer.
+# Commit times in the binlog are not in exact order: MariaDB and MySQL before 8.0 log the time at which a transaction's last statement
+# began. So a search by time ends only at commits that are more than this time later than the requested time. Few statements take longer.
 COMMITS_DISORDER_SECONDS = 3600
 # Sluice checks a source with a heartbeat query. If the source does not answer within this time, the check has failed. Several failed checks
 # in a row cause a failover.

@@ -168,8 +168,8 @@ def parse_url(url: str, name: str = "") -> NamedSource:
     if parts.query or parts.fragment:
         # Does not show the query, because it may contain a password.
         raise ConfigurationError(
-            f"the URL has a part after ? or #, which `sluice init` does not read; write {EXAMPLE}, write ? and # of a name as %3F and %23, "
-            "and set `tls` under `source` in the written file"
+            f"the URL has a part after ? or #, which `sluice init` does not read; write {EXAMPLE}, write ? and # in a name as %3F and %23, "
+            "and for TLS set `tls` under `source` in the written file"
         )
     database = unquote(parts.path.strip("/"))
     name = name or re.sub(r"\W+", "_", database.lower()).strip("_") or "source"

@@ -473,8 +473,8 @@ def main() -> None:
 
 
 def spoken(error: Exception) -> str:
-    """Returns the text of an error, or the name of the error's type if the text is empty. Of an error of the operating system, says what to
-    do about the file.
+    """Returns the text of an error, or the name of the error's type if the text is empty. For an OSError with a path, the text also says
+    what to do.
     """
     if not isinstance(error, OSError):
         return str(error) or type(error).__name__

@@ -105,8 +105,8 @@ def last_order_key(segment: Segment) -> int:
 
 
 def first_lacking(staged: StagedTable, applied: int, *, leaves_rows: bool) -> ChangesSegment | SchemaSegment | None:
-    """Returns the first segment after the order key `applied`, unless this segment empties the table or replaces it by a renamed one. With
-    `leaves_rows`, a TRUNCATE leaves rows in the Delta table, so the segment after the TRUNCATE counts.
+    """Returns the first segment after the order key `applied`. Returns None if there is none, or if this segment empties the table or
+    replaces it by a renamed one. With `leaves_rows`, a TRUNCATE leaves rows in the Delta table, so the segment after the TRUNCATE counts.
     """
     lacking = (segment for segment in staged.segments if last_order_key(segment) > applied)
     first = next((each for each in lacking if not (leaves_rows and isinstance(each, TruncateSegment))), None)
@@ -115,8 +115,8 @@ def first_lacking(staged: StagedTable, applied: int, *, leaves_rows: bool) -> Ch
 
 
 def columns_before(segment: ChangesSegment | SchemaSegment) -> tuple[LakeColumn, ...]:
-    """Returns the columns that the source's table had before a segment. Leaves out columns that the segment's DDL statement drops. Columns
-    whose type the statement changes have their new type.
+    """Returns the columns that the source's table had before a segment. A segment has only the columns after its DDL statement. So the
+    result lacks columns that the statement drops, and columns whose type the statement changes have their new type.
     """
     altered = segment.alterations if isinstance(segment, SchemaSegment) else ()
     renamed = {each.new_name.lower(): each.column for each in altered if each.kind is AlterationKind.RENAME}

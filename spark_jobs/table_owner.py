@@ -165,7 +165,7 @@ def refuse_others(owner: Owner, found: FoundTable) -> None:
 
 def refuse_without_columns(writer: LakeWriter, record: TableRecord | None, found: FoundTable, instead: str) -> None:
     """Raises TableError if another program removed one of the writer's columns from the table since the last run. `instead` says in the
-    error what else an operator may do than restore the table.
+    error what an operator may do instead of restoring the table.
     """
     for state, why in _without_columns(writer, record, found):
         raise TableError(writer.owner.table, f"{why}, or {instead}", state=state, for_good=True)

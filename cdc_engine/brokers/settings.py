@@ -37,8 +37,9 @@ class KafkaConfig(PartitionedConfig):
     @field_validator("options", mode="before")
     @classmethod
     def _as_texts(cls, given: Any) -> Any:
-        """Converts numbers and booleans of options to texts, because YAML parses values such as 5 and true to them. Leaves any other value
-        unchanged, so that an option without a value or with a list is refused.
+        """Converts numbers and booleans of options to text, because each option is text, and YAML parses 5 to a number and true to a
+        boolean. Leaves any other value unchanged. The type of `options` then accepts references to secrets, and refuses lists and missing
+        values.
         """
         if not isinstance(given, dict):
             return given

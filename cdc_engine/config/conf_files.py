@@ -44,7 +44,8 @@ class ConfLoader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Compares the keys before PyYAML resolves merge keys (`<<`), because a mapping may replace values that it merges.
+        # Compares the keys before PyYAML resolves merge keys (`<<`). Afterwards, a key that replaces a merged value would seem to appear
+        # twice.
         node = super().compose_mapping_node(anchor)
         found: set[str] = set()
         for key, _ in node.value:
@@ -59,7 +60,7 @@ class ConfLoader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, KeyError, AttributeError):  # Leaves the message out, because it may quote the value.
-            problem = f"the value is no {node.tag.rpartition(':')[2]}; put a text into quotation marks"
+            problem = f"the value is no {node.tag.rpartition(':')[2]}; if it is a text, put it into quotation marks"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
 
@@ -96,8 +97,8 @@ def file_of(destination: str) -> str:
 def read_conf_files(directory: Path) -> ConfFiles:
     """Reads the files of conf/. If conf/remote.yaml exists, returns the files of the pulled revision that is in use.
 
-    The text of a file that cannot be read begins with UNREADABLE. Raises ConfigurationError if a folder does not exist or cannot be read,
-    or if no revision was pulled yet.
+    The text of a file that cannot be read begins with UNREADABLE. Raises ConfigurationError if `directory` does not exist, if `directory`
+    or its folder destinations/ cannot be read, or if no revision was pulled yet.
     """
     if not _is_there(directory) or not directory.is_dir():
         raise ConfigurationError(
@@ -126,8 +127,8 @@ def _destination_files(directory: Path) -> list[Path]:
 
 
 def _is_there(path: Path) -> bool:
-    """Returns whether a file or folder exists, also if it is a symbolic link to a missing file. Raises ConfigurationError if its folder
-    cannot be read.
+    """Returns whether a file or folder exists, also if it is a symbolic link to a missing file. Raises ConfigurationError if the folder
+    that contains it cannot be read.
     """
     try:
         path.lstat()
@@ -140,7 +141,7 @@ def _is_there(path: Path) -> bool:
 
 def _unreadable(path: Path, error: OSError) -> ConfigurationError:
     return ConfigurationError(
-        f"{path} cannot be read ({error.strerror}): permit the user that starts `sluice` to read it, or mount what it is on"
+        f"{path} cannot be read ({error.strerror}): permit the user that starts `sluice` to read it, or mount its disk"
     )
 
 

@@ -63,8 +63,9 @@ def _checked(directory: Path, main: str, destinations: tuple[tuple[str, str], ..
 
 
 def _names_elsewhere(record: dict[str, Any], described: dict[str, dict[str, Any]]) -> list[str]:
-    """Returns a message for each key that would name a destination elsewhere than by the name of its file. Such a key in sluice.yaml would
-    be ignored. In a destination's file, it would make some commands use the folder of the other name.
+    """Returns a message for each key that would name a destination. The name of a destination's file is the destination's name. Sluice
+    would ignore `destinations` and `groups` in sluice.yaml. With another `name` in a destination's file, some commands would use the folder
+    of that name.
     """
     misplaced = [
         f"{MAIN}: {key}: describe each of them in its own file conf/destinations/NAME.yaml, and remove this key"

@@ -94,7 +94,7 @@ def new_start_requested(destination_dir: Path, epoch: int) -> bool:
     try:
         return int(json.loads(text).get("epoch", epoch)) >= epoch
     except (ValueError, TypeError, AttributeError):
-        return True  # An earlier version of Sluice did not read the text, so each text was a request.
+        return True  # Earlier versions of Sluice did not read the text: any text was a request.
 
 
 def begin_done(destination_dir: Path) -> None:

@@ -34,7 +34,8 @@ VARIABLES = (
     "wsrep_provider",
     *MARK_VARIABLES,
 )
-# A grant of roles to an account. MariaDB also shows the roles of active roles, whose names have no host.
+# Matches a grant of roles to an account. MariaDB also shows grants of roles to the active role. They do not match, because the role's name
+# has no host.
 _ROLE_GRANT = re.compile(r"^GRANT (?!.* ON )(.+) TO [^@]+@", re.IGNORECASE)
 
 
@@ -64,7 +65,8 @@ class ServerFacts:
     - `variables`: global variables, by name in lower case.
     - `logged_databases`, `unlogged_databases`: binlog_do_db and binlog_ignore_db, separated by commas.
     - `replicates_unlogged`: whether the server is a replica whose binlog lacks the changes that it replicates.
-    - `grants`: the rows of SHOW GRANTS, which include the privileges of active roles. `inactive_roles`: the account's other roles.
+    - `grants`: the rows of SHOW GRANTS, which include the privileges of active roles. `inactive_roles`: the account's other roles, whose
+      privileges it does not have.
     - `created`: creation times in seconds since 1970 of the files that the caller asked for and that exist.
     """
 
@@ -206,7 +208,9 @@ def _inactive_roles(connection: SourceConnection, grants: tuple[str, ...]) -> tu
 
 
 def _role_names(text: str) -> set[str]:
-    """Parses a list of roles, for example "`r1`@`%`,`r2`@`%`" of MySQL. MariaDB writes the only active role without quotes."""
+    """Parses a list of roles, for example "`r1`@`%`,`r2`@`%`" of MySQL. CURRENT_ROLE() of MariaDB is the only active role, without quotes.
+    Returns the names without quotes and without the host `%`.
+    """
     return {re.sub("[`']", "", name).strip().removesuffix("@%") for name in text.split(",")}
 
 

@@ -31,8 +31,8 @@ def split_patterns(text: str) -> list[str]:
 
 
 def compile_patterns(text: str) -> tuple[re.Pattern[str], ...]:
-    """Returns a regular expression for each pattern. Each must match a whole name. Letter case does not matter, and a dot also matches a
-    newline. Raises ConfigurationError if a pattern is not a regular expression.
+    """Returns a regular expression for each pattern in `text`. The caller must compare each with the whole name (`fullmatch`). Letter case
+    does not matter, and a dot also matches a newline. Raises ConfigurationError if a pattern is not a regular expression.
     """
     # Does not join the patterns to one expression, because flags, group names and backreferences of a pattern apply to this pattern only.
     return tuple(map(_compiled, split_patterns(text)))

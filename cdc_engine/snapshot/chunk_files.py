@@ -35,7 +35,7 @@ class KeptChunk:
 
 class ChunkFiles(Protocol):
     """The chunks of one generation. A new generation begins each time a snapshot must read all its rows again. Only one process at a time
-    writes the chunks. Every method raises MetaError if the files cannot be used.
+    may record chunks. Every method raises MetaError if the files cannot be used.
     """
 
     def prepare(self) -> tuple[KeptChunk, ...]:
@@ -54,8 +54,9 @@ class ChunkFiles(Protocol):
 
 
 class ChunksInFolder:
-    """The chunks of one generation in a folder (`ChunkFiles`), which hosts with a shared ledger may share. Like `ChunksInStore`, each
-    process uses its own file names, because a process that hung may still write files after another process has replaced it.
+    """The chunks of one generation in a folder (`ChunkFiles`). Several hosts with a shared ledger may use the same folder. As in
+    `ChunksInStore`, each process uses its own file names, because a process that hung may still write files after another process has
+    replaced it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -167,7 +168,7 @@ def _files_of(whole: Collection[KeptChunk]) -> set[str]:
 
 
 def _own_suffix() -> str:
-    """Returns a text for the names of the files that one process writes."""
+    """Returns a random suffix for the names of the files that one process writes, so that no other process writes the same files."""
     return f"-{uuid.uuid4().hex[:12]}"
 
 

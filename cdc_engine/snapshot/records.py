@@ -82,7 +82,8 @@ class SnapshotRecords:
         """Stores the record of a requested snapshot, and removes the files of the table's earlier snapshot. Raises ActRefusedError while
         another snapshot of the table is open, and MetaError if the record cannot be stored.
 
-        If the earlier snapshot was canceled, the lake still has the rows that it would have replaced, so the record takes over `heals`.
+        If the earlier snapshot was canceled, the lake still has the rows that the earlier snapshot would have replaced. So the stored
+        record also gets the `heals` of the earlier record.
         """
 
         def begun(before: SnapshotRecord | None) -> SnapshotRecord:

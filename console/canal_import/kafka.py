@@ -114,9 +114,9 @@ def _say_kerberos(option: str, value: str, report: ImportReport) -> None:
 
 
 def _login(name: str, value: str, report: ImportReport) -> dict[str, str]:
-    """Returns the options of librdkafka for the user and the password in a JAAS line (`value`). The option of the password is a reference
-    to an environment variable, whose name contains the destination's name `name`, and so is the option of a user that begins with `$`. If
-    the line lacks a user or a password, returns {}, and the report says what to set.
+    """Returns the options of librdkafka for the user and the password in a JAAS line (`value`). The password is a reference to an
+    environment variable, whose name contains the destination's name `name`. A user that begins with `$` is such a reference too. If the
+    line lacks a user or a password, returns {}, and the report says what to set.
     """
     found = dict(JAAS.findall(value))
     if set(found) != {"username", "password"}:
@@ -124,7 +124,7 @@ def _login(name: str, value: str, report: ImportReport) -> dict[str, str]:
         return {}
     user = found["username"]
     if is_reference(user):
-        # Writes the user into a variable too, because Sluice would read a name such as `$ConnectionString` as the name of a variable.
+        # Refers to a variable for the user too, because Sluice would read a user such as `$ConnectionString` as a reference to a variable.
         user = f"${report.secret(name, 'KAFKA_USER', 'the user in kafka.sasl.jaas.config')}"
     variable = report.secret(name, "KAFKA_PASSWORD", "the password in kafka.sasl.jaas.config")
     return {"sasl.username": user, "sasl.password": f"${variable}"}

@@ -103,7 +103,7 @@ class Settings:
         found = self.unchecked(key)
         if missing := PLACEHOLDER.search(found):
             raise ConfigurationError(
-                f"{key} refers to {missing[0]}, which has no value in Canal's properties and in the environment: set the "
+                f"{key} refers to {missing[0]}, which has a value neither in Canal's properties nor in the environment: set the "
                 f"environment variable {missing[1]} to the value that Canal has, and import again"
             )
         return found or default

@@ -13,7 +13,7 @@ from rich.table import Table
 # The width, in characters, of output to a pipe. This width is so large that no cell of a table is truncated, because a program that reads
 # the pipe needs whole cells.
 PIPE_COLUMNS = 400
-# The commands print rows, names and messages, which may contain [brackets] or :words: that Rich would remove or replace.
+# With these options, Rich prints text unchanged. Otherwise it would remove [brackets] and replace :words: in the rows, names and messages.
 AS_IT_IS: dict[str, Any] = {"markup": False, "emoji": False}
 
 

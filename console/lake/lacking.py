@@ -96,7 +96,9 @@ def _refuse_side_tables(
     left: tuple[Mapping[str, tuple[str, int]], Iterable[LakeColumn]],
     options: Mapping[str, str],
 ) -> None:
-    """Refuses the change log and the history as the next run would. `left` has their records by kind, and the table's captured columns."""
+    """Raises TableError if the next run would refuse the change log or the history. `left` has their records by kind, and the captured
+    columns.
+    """
     owner, (kept, captured) = writer.owner, left
     for kind, path in kinds_of(target):
         app_id = side_app_id_of(owner.destination, owner.ledger_id, kind, owner.table)
@@ -177,7 +179,7 @@ class Lacking:
         now = f"Version {lost.by.version} is a {lost.by.operation} by another writer. The table has {self._rows()}{before}."
         if lost.all_doubtful:
             return (
-                f"{now} The log does not tell which rows are left: every row that runs merged up to "
+                f"{now} The Delta log does not tell which rows are left: every row that runs merged up to "
                 f"{self.cursor} may be missing."
             )
         return f"{now} {_changes(lost.commits)}"

@@ -164,7 +164,7 @@ def run_query(config: SluiceConfig, question: str) -> SqlAnswer:
         searched = ",".join(schemas).replace("'", "''")
         connection.execute(f"SET search_path = '{searched}'")
         _require_reading(question)
-        # Without a statement, DuckDB returns None, unlike its annotation says.
+        # If `question` has no statement, DuckDB returns None, although the return type does not include None.
         cursor: duckdb.DuckDBPyConnection | None = connection.execute(question)
         if cursor is None:
             raise SetupError("The query has no statement; write a query, such as `sluice sql 'SHOW ALL TABLES'`.")

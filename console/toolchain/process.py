@@ -106,8 +106,8 @@ class ChildProcess:
         self._signal(signal.SIGCONT)
 
     def _group_runs(self) -> bool:
-        """Returns whether the program or another process of its group has not ended. Does not set `returncode`, because `_signal` then
-        could not reach the other processes any more.
+        """Returns whether the program or another process of its group has not ended. Does not call `poll`, which would set `returncode`:
+        `_signal` would then send nothing to the other processes.
         """
         return self._process.returncode is None and any(
             _is_in_group(each, self._process.pid) for each in psutil.process_iter()

@@ -33,8 +33,9 @@ BATCH_TAG = "sluice/batch"  # By this tag a tick finds the runs of a batch in on
 # A run with the value DRAIN takes further batches after its first one, and sets BATCH_TAG to its current batch.
 RUNS_TAG = "sluice/runs"
 DRAIN = "drain"
-# The id of the destination's ledger, in the tags of runs that merge no batch: snapshots and maintenance. Other code locations may have jobs
-# of the same names. A sensor or schedule recognizes its own runs by this tag also after the code location was renamed.
+# The id of the destination's ledger, in the tags of runs that merge no batch: snapshots and maintenance. A job's name does not identify
+# these runs, because other code locations may have jobs of the same names. A sensor or schedule recognizes its own runs by this tag, even
+# after the code location was renamed.
 LEDGER_TAG = "sluice/ledger"
 
 _DESTINATION = re.compile(r"[a-z][a-z0-9_]{0,62}")

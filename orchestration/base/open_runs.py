@@ -1,6 +1,6 @@
-"""Recognizes the own runs of a destination, and finds runs that Dagster created and that will never begin. The snapshot sensor and the
-schedules of maintenance end such a run, because they request no other run while one is open. `sensor.settle` uses the same limits for the
-runs of batches.
+"""Recognizes a destination's own runs, and finds runs that Dagster created and that will never begin. The snapshot sensor and the schedules
+of maintenance end a run that will never begin, because they request no other run while one is open. `sensor.settle` uses the same limits
+for the runs of batches.
 """
 
 from __future__ import annotations

@@ -163,9 +163,9 @@ def _schedule(  # noqa: PLR0917  two callers, above
 
 
 def _own_open_runs(instance: dg.DagsterInstance, job_name: str, tags: Mapping[str, str]) -> list[dg.RunRecord]:
-    """Returns the open runs of the maintenance job, without those of another installation whose code location has a destination of the
-    same name. Such a run has the tag of another ledger, and another code location than the newest run with `tags`, the tags of this
-    destination's ledger. A run of the same code location has the tag of another ledger if a new ledger has replaced a lost one.
+    """Returns the open runs of this destination's maintenance job. Leaves out runs of another installation whose destination and job have
+    the same names in another code location. `tags` are the tags of this destination's ledger. A run with the tag of another ledger is still
+    in the result if the newest run with `tags` has the same code location, because a new ledger has then replaced a lost one.
     """
     open_runs = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=UNDER_WAY))
     of_ledger = [each for each in open_runs if ledger_of(each.dagster_run.tags) in {"", *tags.values()}]

@@ -86,8 +86,8 @@ def is_of(run: dg.DagsterRun, label: str) -> bool:
 def newest_of(instance: DagsterInstance, job_name: str, label: str, limit: int) -> Sequence[StoredRun]:
     """Returns the newest `limit` runs of a job that belong to the code location with this label, the newest first.
 
-    The storage selects runs by the label only if another code location has one of the job's newest runs, because this query reads the tags
-    of all runs. It leaves out runs that no code location launched.
+    Queries the storage by the label only if one of the job's newest runs belongs to another code location, because a query by the label
+    reads the tags of all runs. The result of this query has no runs that no code location launched.
     """
     newest = instance.get_run_records(dg.RunsFilter(job_name=job_name), limit=limit)
     if all(is_of(each.dagster_run, label) for each in newest):
@@ -111,8 +111,8 @@ class Said:
 
 
 def _as_handed_out(newest: Sequence[StoredRun]) -> list[StoredRun]:
-    """Returns the runs of batches, without those that somebody started again after a later delivery had been handed out. Such a run merges
-    nothing, and so it says nothing about its delivery. `newest` has the newest run first.
+    """Returns those of the runs `newest` that merge batches, the newest first. Leaves out runs that somebody executed again in Dagster's UI
+    after a later delivery was handed out. Such a run merges nothing, so its status says nothing about its delivery.
     """
     kept = list[StoredRun]()
     batches = list[str]()
@@ -237,8 +237,9 @@ class RunStore:
         return FailedRuns(in_a_row=len(failed), run_id=failed[0].run_id, reason=reason)
 
     def open_runs(self) -> list[RunRecord]:
-        """Returns every run of the destination that should have a process, whatever its batch. If the code location was renamed, a run may
-        belong to the location with the former name: such a run names a batch of the destination's ledger.
+        """Returns every run of the destination that should have a process, whatever its batch. If the code location was renamed, the result
+        includes runs of the location with the former name. Such a run is recognized by its batch, which belongs to the destination's
+        ledger.
 
         The query filters only by status, and this function filters the result by job. Few runs are open, but a query by job or tag would
         scan all runs in the storage. If the last query found no open run, and the storage has not changed since, the storage is not queried

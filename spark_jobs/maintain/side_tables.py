@@ -130,8 +130,8 @@ def _done(given: MaintainedSideTable, plan: Maintained, since: int, began: float
 
 
 def _lacks_columns(side: SideTable, table: MaintainedTable, record: TableRecord | None) -> bool:
-    """Returns whether another program has removed a column since `record` that the table still lacks. Any column counts, because a column
-    of the source whose type changed continues in a column with another name.
+    """Returns whether another program has removed a column since `record` that the table still lacks. Columns with other names than those
+    of the source count too, because a column of the source whose type changed continues in such a column.
     """
     if record is None:
         return False

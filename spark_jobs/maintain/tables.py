@@ -80,8 +80,8 @@ VACUUM_SETTINGS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedTable:
-    """A table to maintain. `key` is its first key column, or empty. `columns` are the captured columns, and the column of soft
-    deletes. If `shared`, other destinations write it too, and each takes the table lock (`table_locks`). `fence` is the fence of the run.
+    """A table to maintain. `key` is its first key column, or empty. `columns`: the captured columns, and the mark of soft deletes. If
+    `shared`, other destinations also write the table, each with the table lock (`table_locks`). `fence` is the fence of the run.
     """
 
     owner: Owner

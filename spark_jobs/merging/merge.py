@@ -177,7 +177,8 @@ def with_columns(writer: LakeWriter, staged: StagedTable, table: DeltaTable, tar
 
 def _changed_already(table: DeltaTable, writer: LakeWriter, segment: SchemaSegment, before: set[str]) -> set[str]:
     """Returns the columns, in lower case, that an earlier attempt of a DDL statement may have dropped or renamed. `before` has the columns
-    before the statement. If the epoch rose since that attempt, only a column with its new name shows that the attempt renamed it.
+    before the statement. If the epoch rose since that attempt, the order key differs and `has_begun` returns False. Then only a column with
+    its new name shows that the attempt renamed it.
     """
     begun = alteration_steps.has_begun(table, app_id_of(writer.owner), segment)
     found = set[str]()

@@ -3,7 +3,8 @@
 A schema change never renames, converts or drops existing columns of a change log or history. A column that the source dropped stays, and is
 NULL in later rows. A renamed column continues in a column with the new name, and a column whose type changed continues in a new column
 `<name>__<type>`. If the source has a column of this name, the new column is `<name>__<type>_2`, and so on. The metadata of the new column
-records the column of the source (SOURCE), so that a later column of the source never gets the new column.
+records the column of the source (SOURCE). If the source later adds a column with the name of the new column, its values therefore get
+another column.
 
 Rows of a change log and closed versions of a history keep their values. In the current rows of a history, the new column gets the values of
 the old one, converted if possible. Merges find a current row by the newest columns of its key, and queries read these columns.
@@ -132,7 +133,7 @@ def taken_over(
     """Returns the columns of a history that take values from other columns, because the source renamed a column or changed its type.
     `there` has the history's columns and types before `mapped.added` were added, and `sources` their recorded columns of the source.
     """
-    # The recorded column of the source wins over the present mapping.
+    # The recorded column of the source takes precedence over the present mapping.
     owners = {ours.lower(): name.lower() for name, ours in mapped.names.items()}
     owners |= {ours.lower(): name.lower() for ours, name in sources.items()}
     renames = {each.new_name.lower(): each.column for each in alterations if each.kind is AlterationKind.RENAME}
@@ -171,7 +172,9 @@ def _variants(
 
 
 def sources_of(fields: Any) -> dict[str, str]:
-    """Returns the recorded column of the source for each of these fields of deltalake that has such a record."""
+    """Returns field name → the column of the source that the field's metadata records (SOURCE). Leaves out fields of deltalake without this
+    record.
+    """
     return {field.name: str(field.metadata[SOURCE]) for field in fields if SOURCE in (field.metadata or {})}
 
 

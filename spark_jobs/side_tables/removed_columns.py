@@ -24,7 +24,8 @@ def refuse_removed(
     writer: LakeWriter, record: TableRecord | None, table: SideTable, kind: str, columns: Collection[str]
 ) -> None:
     """Raises a TableError that stops the table if another program has dropped or renamed a column of the change log or history since the
-    last run. `columns` are the columns of the change log or history that store columns of the source. If it is empty, nothing is checked.
+    last run. `columns` are the columns of the change log or history that store columns of the source. If there are none, nothing is
+    checked.
     """
     if record is None or table.log is None or not columns:
         return

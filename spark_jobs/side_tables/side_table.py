@@ -182,8 +182,8 @@ class SideTable:
         return {} if self.log is None else sources_of(self.log.schema().fields)
 
     def add(self, mapped: MappedColumns) -> None:
-        """Adds the columns that are missing, and records the columns of the source that are not recorded yet. Raises LostCommitError if a
-        commit of another writer replaced one of these commits.
+        """Adds the columns `mapped.added`, and records `mapped.sources`, the columns of the source, in the metadata of the table's columns.
+        Raises LostCommitError if a commit of another writer replaced one of these commits.
         """
         columns, sources, before = mapped.added, mapped.sources, self.version
         if columns:

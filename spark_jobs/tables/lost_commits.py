@@ -26,7 +26,7 @@ from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, CommittedIn
 class LostCommits:
     """The commits of runs that were lost, oldest first.
 
-    `by` is the commit of another program that removed them from the table (`rewritten_by`). `by` is None if nothing was lost. If
+    `by` is the commit of another program that removed their rows from the table (`rewritten_by`). `by` is None if nothing was lost. If
     `all_doubtful`, the log does not tell which rows the table still has, so any row that runs have merged may be missing.
     """
 

@@ -193,7 +193,7 @@ def test_a_snapshot_that_is_canceled_while_it_reads_says_that_the_rows_are_as_un
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        (TableState.FAILED_OVER_BY_TIME, "the changes that the failover reads again twice"),
+        (TableState.FAILED_OVER_BY_TIME, "changes that the failover reads again are in the lake twice"),
         (TableState.NEWLY_INCLUDED, "lacks the rows and changes from before conf/ included the table"),
         (TableState.TABLE_RESTORED, "it may lack rows until then"),
         (TableState.STATEMENT_FORMAT, ""),

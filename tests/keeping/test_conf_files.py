@@ -33,9 +33,18 @@ def conf(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("include: 2026-02-30\n", "the value is no timestamp; put a text into quotation marks (line 2, column 10)"),
-        ("include: !!int secret\n", "the value is no int; put a text into quotation marks (line 2, column 10)"),
-        ("include: !!bool secret\n", "the value is no bool; put a text into quotation marks (line 2, column 10)"),
+        (
+            "include: 2026-02-30\n",
+            "the value is no timestamp; if it is a text, put it into quotation marks (line 2, column 10)",
+        ),
+        (
+            "include: !!int secret\n",
+            "the value is no int; if it is a text, put it into quotation marks (line 2, column 10)",
+        ),
+        (
+            "include: !!bool secret\n",
+            "the value is no bool; if it is a text, put it into quotation marks (line 2, column 10)",
+        ),
         (f"include: {'[' * 3000}\n", "too many brackets or levels are nested"),
     ],
 )

@@ -71,7 +71,8 @@ def described(statement: LoggedStatement) -> StatementDescription | None:
         return _of(kind, statement, _table_name(index[2]))
     session = statement.session
     literals = Literals(session.client, session.connection)
-    # In MariaDB's sql_mode ORACLE, types have other meanings. A description has no types, so it needs no refusal of such a statement.
+    # Removes sql_mode ORACLE, because `read_statement` would refuse such a statement of MariaDB: its types have other meanings. A
+    # description has no types.
     read = read_statement(statement.text, session.flavour, session.sql_mode & ~ORACLE, literals)
     return _of_read(read, statement, text)
 

@@ -12,8 +12,8 @@ created after this start has no settings of its own there. Its settings follow f
 - If a table whose row settings changed is already stopped for another reason, `filters.json` keeps its old settings. When an operator
   resumes the table, it stays stopped, now in the state RULES_CHANGED. A second resume accepts the new settings.
 - While conf/ excludes a table, `filters.json` keeps the settings of the rows that the lake has of this table.
-- `filters.json` also has the position at which the engine noticed the last change of a table's settings. Earlier versions of the table's
-  Delta table have rows of other settings, so a past state cannot be built from them (`backfill --into`).
+- `filters.json` also has the position at which the engine noticed the last change of a table's settings. The Delta table's versions from
+  before this position have rows of other settings, so `backfill --into` builds no past state from them.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ def _waiting(
 
 def _gone(dropped: Collection[str], shapes: Mapping[str, Shape]) -> set[str]:
     """Returns the tables in `dropped` whose saved settings are no longer needed: if the source creates such a table again, the earlier rows
-    are deleted first. With `deletes: soft`, the earlier rows are only marked, so they keep the form of the earlier settings.
+    are deleted first. With `deletes: soft` (in `shapes`), the earlier rows are only marked as deleted and keep the form of the earlier
+    settings, so these settings are still needed.
     """
     return {name for name in dropped if shapes.get(name, {}).get("deletes") != "soft"}
 
@@ -177,7 +178,7 @@ def may_resume(
         if stop is None or not why:
             may.append(each)
             continue
-        # Removes the request first. A crash before the table has its new state must not turn this request into the second one.
+        # Removes the request first. If it remained after a crash, it would count as the second request, which resumes the table.
         each.done()
         snapshots.read_again(each.name, stop.position, _new_settings(why), heals=TableState.RULES_CHANGED)
         meta.update(_restates(_changed(config, stop, stop.position, why)))
@@ -223,7 +224,7 @@ def has_earlier_settings(
     """Returns whether a version of the Delta table of "database.table" has rows that were made with other settings than conf/ has now.
     `end` is the position up to which the version has changes. `is_published`: whether the publication of a snapshot made the version.
 
-    Knows no change of settings before the first start with a version of Sluice that saves the positions of changes.
+    Does not know changes of settings under earlier versions of Sluice, which did not save the positions of such changes.
     """
     before = _kept(directory)
     if before is None:
@@ -241,7 +242,9 @@ def has_earlier_settings(
 
 
 def _keep(directory: Path, record: Mapping[str, Any], changed_at: Mapping[str, Any]) -> None:
-    """Saves the record with `changed_at`, the positions of the last changes of settings by table. An empty `changed_at` is left out."""
+    """Saves `record` in `filters.json` with `changed_at`, the positions of the last changes of settings by table. An empty `changed_at` is
+    left out.
+    """
     record_store(directory).put(FILE, json.dumps({**record, **({"changed_at": changed_at} if changed_at else {})}))
 
 
@@ -373,8 +376,9 @@ class _Snapshots:
         heals: TableState,
         states: Collection[SnapshotState] = _UNDER_WAY,
     ) -> None:
-        """Does what `note` does. If the snapshot is in one of `states`, also lets it read all rows again, and keeps its pause. Its chunks
-        and buffered changes were made with the earlier settings, or lack the changes of the time in which conf/ excluded the table.
+        """Lets a table's open snapshot in one of `states` read all rows again, and buffer only changes after `begin`. `why` is the reason.
+        Its earlier chunks and buffered changes were made with earlier settings, or lack the changes from the time in which conf/ excluded
+        the table. A paused snapshot stays paused. In any state, also does what `note` does.
         """
         buffered_after = begin.order_key
         self._change(
@@ -384,14 +388,16 @@ class _Snapshots:
         )
 
     def note(self, name: str, heals: TableState) -> None:
-        """Notes in the open snapshot of a table that only its publication removes the cause of the state `heals` (`unhealed`)."""
+        """Records in a table's open snapshot that only its publication removes the cause of the state `heals`, if `unhealed` says so. If
+        the snapshot is canceled, the reason of the table's stop then says what remains wrong in the lake.
+        """
         self._change(name, heals, lambda now: now)
 
     def _change(self, name: str, heals: TableState, change: Transition) -> None:
         left, there = unhealed(heals, has_rows=self.has_rows(name)), self.records.get(name)
 
         def changed(now: SnapshotRecord) -> SnapshotRecord:
-            # A run may have published the snapshot since the line above.
+            # A run may have published the snapshot since `there` was read.
             return change(now.healing(*left)) if now.is_open else now
 
         if there is not None and there.is_open:
@@ -399,8 +405,9 @@ class _Snapshots:
 
 
 def _before_canceled(snapshots: _Snapshots, stop: StoppedTable | None) -> tuple[str, ...]:
-    """Returns a phrase instead of the changed settings of a table if its needed snapshot was canceled, otherwise (). The settings are
-    saved since the snapshot was requested, so a comparison does not find them. Without rows in the lake, no row has earlier settings.
+    """Returns a phrase instead of the names of changed settings if a table's snapshot was canceled that was necessary because conf/ had
+    changed. Otherwise returns (). A comparison with `filters.json` finds no change, because the current settings were saved there when the
+    snapshot was requested. If the lake has no rows of the table, no row has earlier settings, so the result is ().
     """
     if stop is None or stop.state != TableState.SNAPSHOT_CANCELED or not snapshots.has_rows(stop.name):
         return ()

@@ -79,7 +79,8 @@ def begin(dependencies: NewStartDependencies) -> Position:
 
 def want_all(records: SnapshotRecords, tables: Iterable[TableVersion], position: Position, ledger: Ledger) -> None:
     """Requests a snapshot of each table in `tables`. Each snapshot buffers only changes after `position`. `ledger` is the ledger before the
-    new start. From it follows up to which position the lake has a table's changes: up to the table's stop, or up to the lost position.
+    new start. It shows up to which position the lake has a table's changes: the table's stop, or the lost cursor. If the snapshot is
+    canceled, the table stops at this position.
     """
     for table in tables:
         there, stop = records.get(table.name), ledger.stopped(table.database, table.table)

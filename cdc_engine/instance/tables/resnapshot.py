@@ -32,12 +32,12 @@ from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSche
 
 # The shortest and the longest pause before the next attempt to re-snapshot a table, if the last attempt led to no publication.
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0
-# States whose cause only the publication of a snapshot removes → what the lake's table is like if the snapshot is canceled. After the stop
-# has ended, no event of the stream shows the cause again.
+# Table states whose cause only the publication of a snapshot removes → a sentence about the Delta table for the case that the snapshot is
+# canceled. The stop ends when the snapshot is requested, and no later event of the stream shows the cause again.
 UNHEALED: Mapping[TableState, str] = {
     TableState.RULES_CHANGED: "Until then the lake keeps the rows as the earlier conf/ filtered and masked them",
     TableState.NEWLY_INCLUDED: "Until then the lake lacks the rows and changes from before conf/ included the table",
-    TableState.FAILED_OVER_BY_TIME: "After a resume, the lake has the changes that the failover reads again twice",
+    TableState.FAILED_OVER_BY_TIME: "After a resume, changes that the failover reads again are in the lake twice",
     **dict.fromkeys(
         OF_THE_LAKE, "If the Delta table was taken over (`sluice lake accept`), it may lack rows until then"
     ),
@@ -133,7 +133,8 @@ def resnapshot(stop: StoppedTable, schema: TableSchema, cursor: Position, depend
     """Ends the stop of a table, and buffers the table's changes from the cursor on for its re-snapshot. Changes that were buffered before
     the stop are discarded, because the changes between the stop and the cursor were skipped.
 
-    If only the publication removes the cause of the stop, the record says so (`heals`), because the stop ends.
+    If only the publication removes the cause of the stop, the snapshot's record gets the stop's state in `heals`, because the ledger no
+    longer has the stop.
     """
     heals = unhealed(stop.state, has_rows=dependencies.has_rows(stop.name))
     why = f"the table had stopped, {stop.state}: {stop.reason}"
@@ -151,7 +152,7 @@ def resnapshot(stop: StoppedTable, schema: TableSchema, cursor: Position, depend
 
 def unhealed(state: TableState, *, has_rows: bool) -> tuple[TableState, ...]:
     """Returns (`state`,) if only the publication of a snapshot removes the state's cause, otherwise (). `has_rows` is whether the lake has
-    rows of the table. Without rows, none can be of earlier settings.
+    rows of the table. Without rows, the cause of RULES_CHANGED does not remain, because no row has earlier settings.
     """
     is_left = has_rows if state == TableState.RULES_CHANGED else state in UNHEALED
     return (state,) if is_left else ()

@@ -114,7 +114,9 @@ def end_dropped(
 
 
 def _canceled_for_good(record: SnapshotRecord) -> SnapshotRecord:
-    """Returns the canceled record of a dropped table. A resume only deletes the rows, so nothing of them remains to be corrected."""
+    """Returns the record of a dropped table's snapshot as canceled, without `heals`. A resume only deletes the table's rows, so no row
+    remains that the publication would have corrected. Returns the record of an ended snapshot unchanged.
+    """
     return dataclasses.replace(record.canceled(), heals=()) if record.is_open else record
 
 
@@ -123,7 +125,8 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
     crash between the two writes would leave a table that is not stopped and whose changes are no longer buffered, so its next merge would
     lack the buffered changes.
 
-    The new stop may replace an earlier one (`canceled_stop`). So the record first notes what only its publication would have corrected.
+    The new stop may replace a stop that the table already has (`canceled_stop`). So the snapshot's record first gets the state of that stop
+    in `heals`, if only the publication would have removed its cause.
     """
     record = dependencies.records.get(wanted.name)
     if record is None or not record.is_open:
@@ -147,7 +150,7 @@ def canceled_stop(record: SnapshotRecord, position: Position) -> Callable[[Ledge
 
     If the table stopped at a later position during the snapshot, the new stop replaces that stop. The changes between the two positions
     were buffered, and the cancellation removes them, so a resume must read them again. The stream then reaches the cause of the later stop
-    again, or the record has the cause in `heals`.
+    again, or the record has the cause in `heals`. A stop at `position` or before stays.
     """
     why = f"the snapshot of the table was canceled, and its changes since {position} were buffered"
     left = dict.fromkeys(text for state, text in resnapshot.UNHEALED.items() if state in record.heals)

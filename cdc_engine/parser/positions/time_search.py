@@ -76,18 +76,19 @@ class SearchedInterval:
 
 
 def read_again(files: ReadableFiles, begin: StartChoice, time_us: int) -> SearchedInterval:
-    """Returns the statements and XA commits in the binlog from `begin` up to `time_us`. Called before a stream without GTIDs
-    continues on another server. The stream would read this interval twice, so the caller checks whether the interval can be applied twice.
+    """Returns the statements and XA commits in the binlog from `begin` up to `time_us`. Called before a stream without GTIDs continues on
+    another server. The stream would read this interval twice, so the caller checks whether the interval can be applied twice.
 
-    The search ends only at a block whose commits are all more than COMMITS_DISORDER_SECONDS after `time_us`.
+    The search ends only at a block whose commits are all more than COMMITS_DISORDER_SECONDS after `time_us`, because commit times in the
+    binlog are not in exact order.
     """
     prepared = _PreparedBefore()
     return interval_of(blocks_without_rows(files, begin.file, begin.offset, prepared), prepared.commits, time_us)
 
 
 def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> SearchedInterval:
-    """Returns the DDL statements and XA commits of `blocks` before the last commit whose time is at most `time_us` plus LATE_US. The order
-    of the binlog decides, because the time of a statement may be later than the time of a commit that follows.
+    """Returns the DDL statements and XA commits of `blocks` up to the block with the last commit whose time is at most `time_us` plus
+    LATE_US. Only their order in the binlog counts, because a statement may have a later time than a commit that follows it.
 
     `commits` is the list `_PreparedBefore.commits`. The scan of a block appends to this list the names of XA transactions that were
     committed in the block, and prepared before the first block. After each block, this function empties the list.

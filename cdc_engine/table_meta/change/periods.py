@@ -20,7 +20,8 @@ def columns_in_period(
     statement, and `columns` are the columns after the statement.
 
     A table has at most one such period. If the table or an earlier item of the statement has the period, MariaDB ignores ADD PERIOD IF NOT
-    EXISTS, even if the statement drops the period. Raises CannotFollowError if the columns depend on a period that the table may have.
+    EXISTS, even if the statement also drops the period. Raises CannotFollowError if the result depends on whether the table already has the
+    period, and this is unknown.
     """
     period = next((item for item in statement.items if isinstance(item, SetPeriod)), None)
     if period is None or (period.if_not_exists and _changes_nothing(period, columns)):
@@ -36,8 +37,8 @@ def columns_in_period(
 
 
 def _changes_nothing(period: SetPeriod, columns: tuple[DeclaredColumn, ...]) -> bool:
-    """Returns whether the columns are the same with and without the period. If the table lacks a column, MariaDB accepted the statement
-    only because the table already had the period.
+    """Returns whether the statement makes no column NOT NULL, whether or not the table already has the period. If the table lacks a column
+    of the period, MariaDB accepted the statement only because the table already had the period.
     """
     nullable = {column.name.lower(): column.nullable for column in columns}
     found = [nullable.get(name.lower()) for name in period.columns]

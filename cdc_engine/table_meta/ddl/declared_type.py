@@ -18,7 +18,7 @@ from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.table_meta.ddl.default_value import bytes_of
 from sluice.cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind, UnreadableError, tokens
 
-# The flavours of DDL. MYSQL_5 is the DDL of MySQL before 8.0, where it differs from the DDL of later versions.
+# The flavours of DDL. MYSQL_5 stands for MySQL before 8.0, which reads a few types such as TEXT(0) in another way than MySQL 8.0.
 MYSQL, MYSQL_5, MARIADB = "mysql", "mysql 5", "mariadb"
 OLD_UUID = "uuid /* old */"  # The name of the UUID type in MariaDB's information_schema before 10.11.5.
 

@@ -254,7 +254,7 @@ def test_a_canceled_snapshot_remembers_what_the_stop_that_it_replaces_said(tmp_p
     table.records.begin(wanted(NAME, at(5), 1.0))
     table.stop(TableState.FAILED_OVER_BY_TIME)
     for _ in range(2):
-        assert "the failover reads again twice" in table.cancel()
+        assert "the failover reads again are in the lake twice" in table.cancel()
         record = table.records.get(NAME)
         assert record is not None
         assert (record.state, record.heals) == (SnapshotState.CANCELED, (TableState.FAILED_OVER_BY_TIME,))
