@@ -64,6 +64,9 @@ class PlayedHistory:
     def table_names(self) -> list[tuple[str, str]]:
         return [(DATABASE, table) for table in TABLES]
 
+    def state(self, database: str, table: str, position: Position) -> None:
+        """Returns None, because the engine only needs to know at its start whether a table was dropped."""
+
     @property
     def names(self) -> frozenset[str]:
         return frozenset(f"{DATABASE}.{table}" for table in TABLES)
