@@ -82,18 +82,54 @@ def test_an_invalid_revision_is_refused_as_a_whole_until_it_is_corrected(conf: P
     found = pulled(conf)
     assert ports(conf) == {"shop": 3306}
     (problem,) = problems(found)
-    assert f"revision {wrong[:12]} of file://" in problem
-    assert f"is refused, revision {good[:12]} stays in use: destinations/crm.yaml: source.prot" in problem
+    assert problem.startswith(f"revision {wrong[:12]} is refused, revision {good[:12]} stays in use: file://")
+    assert " main prod/conf: destinations/crm.yaml: source.prot" in problem
     status = CliRunner().invoke(app, ["status", "--verbose"], env={"COLUMNS": "400"})
     checked = CliRunner().invoke(app, ["check"], env={"COLUMNS": "400"})
     for reported in (status.output, checked.output):
         assert f"conf/ is revision {good[:12]} of file://" in reported
-        assert f"revision {wrong[:12]} of" in reported
+        assert f"revision {wrong[:12]} is refused" in reported
     repository.git("reset", "-q", "--hard", good)
     assert not problems(pulled(conf)), "the refused revision was taken back"
     repository.commit(shop=OTHER, crm=GOOD)
     assert not problems(pulled(conf))
     assert ports(conf) == {"crm": 3306, "shop": 3307}
+
+
+@pytest.mark.found
+def test_a_refused_revision_is_reported_with_the_repository_that_has_it(
+    conf: Path, repository: Repository, tmp_path: Path
+) -> None:
+    """Defect 1170: after `url` had changed, the message about the new repository's refused revision named the earlier repository, where
+    nobody could correct the revision.
+    """
+    good = repository.commit(shop=GOOD)
+    pulled(conf)
+    other = Repository(tmp_path / "other")
+    wrong = other.commit(shop=WRONG)
+    describe(conf, kind="git", url=other.url, ref="main", folder="prod/conf")
+    found = pulled(conf)
+    (problem,) = problems(found)
+    assert (
+        f"revision {wrong[:12]} is refused, revision {good[:12]} stays in use: {other.url} main prod/conf: " in problem
+    )
+    assert repository.url not in problem
+    assert f"revision {good[:12]} of {repository.url}" in sentence(found)
+
+
+@pytest.mark.found
+def test_a_repository_that_is_not_named_any_more_is_not_reported(
+    conf: Path, repository: Repository, tmp_path: Path
+) -> None:
+    """Defect 1170: the same happened if no revision of the earlier repository was valid."""
+    repository.commit(shop=WRONG)
+    pulled(conf)
+    other = Repository(tmp_path / "other")
+    other.commit(shop=WRONG)
+    describe(conf, kind="git", url=other.url, ref="main", folder="prod/conf")
+    found = pulled(conf)
+    assert sentence(found) == f"nothing was pulled from {other.url} main prod/conf yet"
+    assert repository.url not in problems(found)[0]
 
 
 def test_the_last_good_revision_is_used_while_the_source_is_away_also_after_a_restart(

@@ -73,7 +73,7 @@ def problems(record: RemoteRecord) -> list[str]:
     found = []
     if record.refused:
         found.append(
-            f"revision {short(record.newer)} of {record.shown} is refused, {stays}: {record.refused}; correct "
+            f"revision {short(record.newer)} is refused, {stays}: {record.refused}; correct "
             "that revision in the repository or archive"
         )
     if record.away:

@@ -124,7 +124,10 @@ def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *
     """Fetches the newest revision and checks it. Returns the new record. If the newest revision is not used, the record says why. `before`
     is the present record, or None if nothing was pulled yet. With `again`, also checks a revision that was refused before.
     """
-    last = before or RemoteRecord(identity=remote.identity, shown=remote.shown)
+    last = before
+    # A record of another repository or archive is of use only if its revision is in use.
+    if last is None or (last.identity != remote.identity and not last.revision):
+        last = RemoteRecord(identity=remote.identity, shown=remote.shown)
     same = last.identity == remote.identity
     known = [each for each in (last.revision, "" if again else last.newer) if each and same]
     try:
@@ -144,7 +147,8 @@ def _after(remote: RemoteConfig, directory: Path, before: RemoteRecord | None, *
     except ConfigurationError as error:
         # Does not store the ETag: if the download was incomplete, the server would answer "unchanged" at the next pull, and the whole
         # archive would never be downloaded.
-        why = str(error).removeprefix(f"{directory}: ")
+        # Names the repository or archive of conf/remote.yaml, because the record still names that of the revision in use.
+        why = f"{remote.shown}: {str(error).removeprefix(f'{directory}: ')}"
         return dataclasses.replace(last, newer=found.revision, refused=why, etag="", away="", since=0.0)
     return RemoteRecord(
         identity=remote.identity,
@@ -170,6 +174,6 @@ def _say(before: RemoteRecord | None, after: RemoteRecord) -> None:
     if after.revision and (before is None or before.revision != after.revision):
         log.info("conf_pulled", source=after.shown, revision=short(after.revision))
     if after.refused and (before is None or before.newer != after.newer):
-        log.error("conf_refused", source=after.shown, revision=short(after.newer), reason=after.refused)
+        log.error("conf_refused", revision=short(after.newer), reason=after.refused)
     if after.away and (before is None or not before.away):
         log.warning("conf_source_not_reached", reason=after.away)
