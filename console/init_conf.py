@@ -256,23 +256,22 @@ def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
 
 
 def _write(conf: Path, file: Path, wanted: NamedSource, login: SourceLogin) -> SluiceConfig:
-    """Writes the destination's file, and conf/sluice.yaml if it does not exist. Returns the configuration. If conf/ is
-    invalid with the new files, removes these files again and raises ConfigurationError.
+    """Writes the destination's file, and conf/sluice.yaml if it does not exist. Returns the configuration. Raises OSError if a file cannot
+    be written, and ConfigurationError if conf/ is invalid with the new files. After an error, conf/ has none of the new files.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    written = [file]
-    if not (conf / "sluice.yaml").exists():
-        (conf / "sluice.yaml").write_text(SLUICE_YAML)
-        written.append(conf / "sluice.yaml")
     head = (
         "# Written by `sluice init`. The file's name is the destination's name: the file's name must not change "
         "later.\n"
     )
     tables = {"include": wanted.include, "exclude": wanted.exclude, "snapshot": "initial"}
-    file.write_text(head + yaml.safe_dump({"source": wanted.source(login), **tables}, sort_keys=False))
-    try:
-        return load_config(conf)
-    except ConfigurationError:
-        for each in written:
-            each.unlink()
-        raise
+    text = head + yaml.safe_dump({"source": wanted.source(login), **tables}, sort_keys=False)
+    common = conf / "sluice.yaml"
+    texts = {file: text} if common.exists() else {common: SLUICE_YAML, file: text}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as undo:
+        for path, content in texts.items():
+            undo.callback(path.unlink, missing_ok=True)
+            path.write_text(content)
+        config = load_config(conf)
+        undo.pop_all()
+    return config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
 import shutil
@@ -17,7 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from benchmarks.servers.sshd import SshServer
-from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.instance.discovery import SourceSchema
 from sluice.cdc_engine.instance.sources import source_of
@@ -235,6 +236,34 @@ def test_an_invalid_conf_leaves_no_file_of_a_new_destination(poor: DatabaseServe
     assert isinstance(answer.exception, ConfigurationError)
     assert "other.yaml" in str(answer.exception)
     assert [path for path in conf.rglob("*") if path.is_file()] == [other]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("last", ["sluice.yaml", "shop.yaml"])
+def test_a_full_disk_leaves_no_file_of_a_new_destination(
+    conf: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """Defect 1171: if the disk was full, an empty file of the new destination stayed, and the next `sluice init` refused the name."""
+    write = Path.write_text
+
+    def until_full(path: Path, text: str) -> int:
+        if path.name != last:
+            return write(path, text)
+        path.touch()
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", until_full)
+        with pytest.raises(OSError, match="No space left on device"):
+            written(conf)
+    assert not [path for path in conf.rglob("*") if path.is_file()]
+    assert list(written(conf).destinations) == ["shop"]
+
+
+def written(conf: Path) -> SluiceConfig:
+    """Writes conf/ for a source that has answered."""
+    file = conf / "destinations" / "shop.yaml"
+    return init_conf._write(conf, file, parse_url("mysql://u@h/shop"), SourceLogin(variable=VARIABLE))
 
 
 def test_without_an_answer_nothing_is_written(conf: Path) -> None:
