@@ -8,6 +8,7 @@ import dataclasses
 import shutil
 import threading
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +17,7 @@ from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.config.conf_files import read_conf_files, remote_record
 from sluice.cdc_engine.config.remote import record as record_file
 from sluice.cdc_engine.config.remote.record import problems, sentence
+from sluice.cdc_engine.config.remote.settings import url_problem
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.keeping.conf_watch import ConfWatch
@@ -347,6 +349,32 @@ def test_a_wrong_description_is_refused_without_a_secret(conf: Path, settings: d
         load_config(conf)
     assert "remote.yaml: " in str(raised.value)
     assert SECRET not in str(raised.value)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("login", ["https://me:12", "https://me@example.com:12", "ssh://me:12"])
+@pytest.mark.parametrize("end", ["/", "?", "#"])
+def test_a_url_whose_password_has_a_slash_is_refused_without_the_password(conf: Path, login: str, end: str) -> None:
+    """Defect 1172: a part of the password counted as the port and the path, and messages showed this part."""
+    describe(conf, kind="git", url=f"{login}{end}{SECRET}@host/r")
+    with pytest.raises(ConfigurationError, match="url has @ after the host: set `user` and `token`") as raised:
+        load_config(conf)
+    assert SECRET not in str(raised.value)
+    assert "12" not in str(raised.value).replace(str(conf), "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "url"),
+    [
+        ("git", "ssh://git@host:22/team@area/conf"),
+        ("git", "ssh://host/conf"),
+        ("git", "file:///srv/team@area/conf"),
+        ("git", "https://git@host/conf"),
+        ("archive", "https://host/conf%40v1.tar.gz"),
+    ],
+)
+def test_an_at_sign_that_ends_no_password_is_accepted(kind: Literal["git", "archive"], url: str) -> None:
+    assert not url_problem(kind, url)
 
 
 def test_files_of_conf_together_with_a_remote_source_are_refused(conf: Path, repository: Repository) -> None:

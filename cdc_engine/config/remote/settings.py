@@ -112,6 +112,11 @@ def url_problem(kind: str, url: str, *, secret: bool = False) -> str:
     local = parts.scheme == "http" and parts.hostname in LOOPBACK
     if parts.scheme not in SCHEMES[kind] and not local:
         return f"url must begin with one of {', '.join(f'{each}://' for each in SCHEMES[kind])}"
+    # A password with / ? or # is cut there, and `shown` would show its parts as the port and the path. A `file://` URL has no password. An
+    # `ssh://` URL whose user ends before the host has none either, so its path may contain @.
+    is_plain = parts.scheme == "file" or (parts.scheme == "ssh" and parts.username is not None)
+    if not secret and not is_plain and "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        return "url has @ after the host: set `user` and `token` instead of a login in the URL, and write @ in a path or query as %40"
     if not secret and (parts.password or SECRET_QUERY.search(parts.query)):
         return "url has a password or a token: set `token`, or write the URL as $NAME, {file: …} or {command: […]}"
     return ""
