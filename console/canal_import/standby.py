@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from sluice.cdc_engine.config.brokers import address_of
+from sluice.cdc_engine.errors import ConfigurationError
 from sluice.console.canal_import.properties import Settings
 
 MASTER, STANDBY = "canal.instance.master.address", "canal.instance.standby.address"
@@ -22,10 +24,10 @@ def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], lef
     """Returns the setting `source`, or `sources` and `heartbeat` if Canal has a standby with another address. `common` are the settings
     that all servers share: all except the address. Appends lines to `taken` and `left`, the lists of the report.
     """
-    master = _address(settings.get(MASTER, f"127.0.0.1:{MYSQL_PORT}"))
-    second = settings.get(STANDBY)
+    master = _address(settings, MASTER) or {"host": "127.0.0.1", "port": MYSQL_PORT}
+    second, standby = settings.get(STANDBY), _address(settings, STANDBY)
     heartbeat = _heartbeat(settings, left if second else [])
-    if not second or _address(second) == master:
+    if not standby or standby == master:
         if second:
             taken.append(f"{STANDBY} is the master itself, so the destination has one `source`")
         return {"source": master | common}
@@ -41,12 +43,21 @@ def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], lef
             "{switch: false}` `sluice status` reports that the master does not answer, and you switch with "
             "`sluice source switch`"
         )
-    return {"sources": [master | common, _address(second) | common], "heartbeat": heartbeat}
+    return {"sources": [master | common, standby | common], "heartbeat": heartbeat}
 
 
-def _address(text: str) -> dict[str, Any]:
-    host, _, port = text.partition(":")
-    return {"host": host, "port": int(port) if port.isdigit() else MYSQL_PORT}
+def _address(settings: Settings, key: str) -> dict[str, Any]:
+    """Returns the address in a key as `host` and `port`, or {} if the key has no value. Raises ConfigurationError if the value is not an
+    address.
+    """
+    text = settings.get(key)
+    if not text:
+        return {}
+    try:
+        host, port = address_of(text, MYSQL_PORT)
+    except ValueError as error:
+        raise ConfigurationError(f"{key}: {error}; correct the properties file, and import again") from None
+    return {"host": host, "port": port}
 
 
 def _heartbeat(settings: Settings, left: list[str]) -> dict[str, Any]:

@@ -199,6 +199,22 @@ canal.instance.detecting.retry.threshold = 2
     assert "not known" not in "\n".join(found.sentences())
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("key", ["canal.instance.master.address", "canal.instance.standby.address"])
+def test_an_address_is_imported_as_a_whole_or_not_at_all(tmp_path: Path, key: str) -> None:
+    """Defect 1173: `db: 3307` and `db:3307x` were imported with port 3306, and `[::1]:3307` with the host `[`."""
+    for number, (address, found) in enumerate({"[::1]:3307": ("::1", 3307), "db": ("db", 3306)}.items()):
+        folder = tmp_path / str(number)
+        imported(canal_folder(folder, instance=f"{key} = {address}"), folder)
+        shop = load_config(folder / "conf").destinations["example"]
+        source = (shop.sources or (shop.source,))[-1]
+        assert (source.host, source.port) == found
+    for number, address in enumerate(["db: 3307", "db:3307x", "db:", "::1", "[::1", "db1:3307,db2:3307"], 2):
+        folder = tmp_path / str(number)
+        with pytest.raises(ConfigurationError, match=f"{key}: '.*' is not an address: write host:port"):
+            imported(canal_folder(folder, instance=f"{key} = {address}"), folder)
+
+
 @pytest.mark.seeds
 @pytest.mark.parametrize(
     ("gtidon", "cursor", "start"),
