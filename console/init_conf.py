@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+import typer
 import yaml
 from pydantic import ValidationError
 
@@ -37,6 +38,7 @@ from sluice.cdc_engine.table_meta.schema import is_of_users
 from sluice.cdc_engine.table_meta.table_list.sentences import keyless_sentence
 from sluice.console.keyless_check import find_keyless
 from sluice.console.source.query import oldest_sentence, query_source
+from sluice.console.toolchain.errors import SetupError
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 ACCOUNT = re.compile(r" TO ((?:`[^`]*`|'[^']*')@(?:`[^`]*`|'[^']*'))")
@@ -179,6 +181,20 @@ def parse_url(url: str, name: str = "") -> NamedSource:
             "lower-case letters, digits or _"
         )
     return NamedSource(name, parts.hostname, port, unquote(parts.username), database)
+
+
+def prompt_variable(wanted: NamedSource) -> str:
+    """Prompts for the name of the environment variable with the password. Raises SetupError if the user gives no answer, for example
+    because a script runs the command without standard input.
+    """
+    try:
+        return str(typer.prompt("Environment variable that holds the password", default=wanted.variable))
+    except typer.Abort:
+        typer.echo()  # Ends the line of the question.
+        raise SetupError(
+            "the name of the environment variable with the password was not entered: give the name with --password-env NAME, or the "
+            "password's file with --password-file FILE"
+        ) from None
 
 
 def init_conf(wanted: NamedSource, login: SourceLogin, conf: Path, say: Callable[[str], None]) -> bool:

@@ -338,11 +338,11 @@ def init(  # noqa: PLR0917  one argument per option
     of files start in the folder that contains conf/.
     """
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
-    from sluice.console.init_conf import SourceLogin, init_conf, parse_url  # noqa: PLC0415
+    from sluice.console.init_conf import SourceLogin, init_conf, parse_url, prompt_variable  # noqa: PLC0415
 
     wanted = parse_url(url, name)
     if not password_env and not password_file:
-        password_env = typer.prompt("Environment variable that holds the password", default=wanted.variable)
+        password_env = prompt_variable(wanted)
     login = SourceLogin(
         variable=password_env, file=password_file, bastion=ssh, key_file=ssh_key, known_hosts_file=ssh_known_hosts
     )

@@ -33,8 +33,9 @@ from sluice.console.canal_import.rabbitmq import rabbitmq_of
 from sluice.console.check import check_destination, check_keyless
 from sluice.console.conf_check import conf_problems
 from sluice.console.init_conf import SourceLogin, parse_url
-from sluice.console.main import app
+from sluice.console.main import app, exit_code
 from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.ports import free_port
 from tests.style.sources import ROOT as PROJECT_ROOT
 
@@ -264,6 +265,17 @@ def written(conf: Path) -> SluiceConfig:
     """Writes conf/ for a source that has answered."""
     file = conf / "destinations" / "shop.yaml"
     return init_conf._write(conf, file, parse_url("mysql://u@h/shop"), SourceLogin(variable=VARIABLE))
+
+
+@pytest.mark.found
+def test_without_standard_input_the_options_instead_of_an_answer_are_named(conf: Path) -> None:
+    """Defect 1174: `sluice init` in a script without standard input ended with "Aborted." and did not say what to do."""
+    answer = RUNNER.invoke(app, ["init", "mysql://u@127.0.0.1:1/d"], input="")
+    assert isinstance(answer.exception, SetupError)
+    assert "--password-env NAME" in str(answer.exception)
+    assert "--password-file FILE" in str(answer.exception)
+    assert exit_code(answer.exception) == 1
+    assert not conf.exists()
 
 
 def test_without_an_answer_nothing_is_written(conf: Path) -> None:
