@@ -150,7 +150,9 @@ def canceled_stop(record: SnapshotRecord, position: Position) -> Callable[[Ledge
 
     If the table stopped at a later position during the snapshot, the new stop replaces that stop. The changes between the two positions
     were buffered, and the cancellation removes them, so a resume must read them again. The stream then reaches the cause of the later stop
-    again, or the record has the cause in `heals`. A stop at `position` or before stays.
+    again, or the record has the cause in `heals`. The same applies to a stop at `position` if the record has another cause in `heals`, for
+    example changed settings: a resume of this stop would not say that the other cause remains. Any other stop at `position` or before
+    stays.
     """
     why = f"the snapshot of the table was canceled, and its changes since {position} were buffered"
     left = dict.fromkeys(text for state, text in resnapshot.UNHEALED.items() if state in record.heals)
@@ -167,8 +169,10 @@ def canceled_stop(record: SnapshotRecord, position: Position) -> Callable[[Ledge
 
     def stopped(ledger: Ledger) -> Ledger:
         there = ledger.stopped(record.database, record.table)
-        if there is not None and there.position.order_key <= position.order_key:
-            return ledger
+        if there is not None:
+            at, since = there.position.order_key, position.order_key
+            if at < since or (at == since and {*record.heals} <= {there.state}):
+                return ledger
         before = ledger if there is None else ledger.resume_table(record.database, record.table)
         return before.stop_table(stop)
 

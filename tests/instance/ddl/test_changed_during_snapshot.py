@@ -155,11 +155,15 @@ class CapturedTable:
 
     def cancel(self) -> str:
         """Cancels the snapshot, and returns the reason of the table's stop."""
-        request(self.folder, ORDERS.database, ORDERS.table, ResumeKind.CANCEL)
-        self._fulfil()
+        self.request_cancel()
         (stop,) = self.meta.ledger.stopped_tables
         assert stop.state == TableState.SNAPSHOT_CANCELED
         return stop.reason
+
+    def request_cancel(self) -> None:
+        """Does what `sluice snapshot cancel` does."""
+        request(self.folder, ORDERS.database, ORDERS.table, ResumeKind.CANCEL)
+        self._fulfil()
 
     def _fulfil(self) -> None:
         dependencies = RequestDependencies(
@@ -259,6 +263,32 @@ def test_a_canceled_snapshot_remembers_what_the_stop_that_it_replaces_said(tmp_p
         assert record is not None
         assert (record.state, record.heals) == (SnapshotState.CANCELED, (TableState.FAILED_OVER_BY_TIME,))
         table.resnapshot()
+
+
+@pytest.mark.found
+def test_a_stop_at_the_begin_of_a_canceled_snapshot_does_not_hide_its_cause(tmp_path: Path) -> None:
+    """Defect 1175: if the table had stopped again at the position where the snapshot began, this stop stayed when the snapshot was
+    canceled. Its resume merged changes under the new settings into rows of the earlier settings, without another request.
+    """
+    table = CapturedTable(tmp_path, destination())
+    table.start(destination(**SOFT))
+    table.resnapshot()
+    table.stop(TableState.DDL_HELD)
+    assert "re-snapshot the table with `sluice snapshot start`" in table.cancel()
+    assert not table.resumes()
+    assert table.state() == TableState.RULES_CHANGED
+    assert table.resumes(), "an operator accepts it"
+
+
+@pytest.mark.parametrize("state", [TableState.DDL_HELD, TableState.RULES_CHANGED])
+def test_a_stop_at_the_begin_of_a_canceled_snapshot_stays_if_the_snapshot_has_no_other_cause(
+    tmp_path: Path, state: TableState
+) -> None:
+    table = CapturedTable(tmp_path, destination())
+    table.stop(state)
+    table.records.begin(wanted(NAME, at(7), 1.0))
+    table.request_cancel()
+    assert table.state() == state
 
 
 @pytest.mark.found
