@@ -17,7 +17,7 @@ import tests.limits
 from tests.conftest import Groups
 
 pytest_plugins = ["tests.limits"]
-tests.limits.MARGIN_SECONDS = 0.5
+tests.limits.MARGIN_SECONDS = 3.0
 
 class OneGroup(Groups):
     def _split_scope(self, nodeid):
