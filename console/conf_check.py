@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from sluice.cdc_engine.config import TableConfig, load_config
-from sluice.cdc_engine.config.conf_files import MAIN, file_of, mapping_of, read_conf_files
+from sluice.cdc_engine.config.conf_files import MAIN, file_of, mapping_of, read_conf_files, repeated_keys
 from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 from sluice.cdc_engine.handlers.installed import problem_of
 from sluice.cdc_engine.instance.tables.value_policies import rules_of
@@ -56,6 +56,8 @@ def conf_problems(conf: Path) -> list[str]:
         f"destinations/{path.name} is not read: give the file a name that ends in .yaml"
         for path in sorted((conf / "destinations").glob("*.yml"))
     ]
+    texts = {MAIN: files.main, **{file_of(name): text for name, text in sorted(files.destinations.items())}}
+    problems += [f"{file}: {each}" for file, text in texts.items() for each in repeated_keys(text)]
     problems += [f"{MAIN}: {each}" for each in _secret_problems(_record(files.main), conf.parent)]
     for name, text in sorted(files.destinations.items()):
         problems += [f"{file_of(name)}: {each}" for each in _destination_problems(_record(text), conf.parent)]

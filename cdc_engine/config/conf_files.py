@@ -24,12 +24,13 @@ _QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # Matches the part of a file that an e
 
 class ConfLoader(yaml.SafeLoader):
     """Parses a file of conf/. Every error is a YAMLError, also for a value such as 2026-02-30, for which PyYAML raises ValueError. Refuses
-    a key that a mapping has twice, because PyYAML silently ignores the first of the two values. Refuses a value that contains itself, which
-    no setting can have.
+    a value that contains itself, which no setting can have. If a mapping has a key twice, the last value applies, and `repeated` has the
+    position of the second key.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
+        self.repeated: list[yaml.Mark] = []
         self._around: list[yaml.Node | None] = []  # The nodes that contain the node which is composed now.
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -51,8 +52,7 @@ class ConfLoader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
                 if key.value in found:
-                    problem = "this key appears twice; remove one of the two, because only one value can apply"
-                    raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+                    self.repeated.append(key.start_mark)
                 found.add(key.value)
         return node
 
@@ -70,6 +70,20 @@ def yaml_value(text: str) -> Any:
         return yaml.load(text, ConfLoader)  # noqa: S506  ConfLoader is a SafeLoader.
     except RecursionError:
         raise yaml.MarkedYAMLError(problem="too many brackets or levels are nested") from None
+
+
+def repeated_keys(text: str) -> list[str]:
+    """Returns a message for each key that a mapping in a file of conf/ has twice. Returns no message if the text is invalid."""
+    try:
+        loader = ConfLoader(text)
+        loader.get_single_node()
+    except (yaml.YAMLError, RecursionError):
+        return []
+    return [
+        f"the key in line {mark.line + 1}, column {mark.column + 1} appears twice: remove one of the two, because only the last value "
+        "applies"
+        for mark in loader.repeated
+    ]
 
 
 @dataclasses.dataclass(frozen=True)

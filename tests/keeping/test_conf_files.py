@@ -71,18 +71,20 @@ def test_a_value_that_contains_itself_is_refused(conf: Path) -> None:
 
 
 @pytest.mark.found
-def test_a_key_that_appears_twice_is_refused_instead_of_ignored(conf: Path) -> None:
+def test_a_key_that_appears_twice_is_a_problem_of_conf(conf: Path) -> None:
     """Defect 1131: of two keys `include` in one file, the first was ignored silently, so its tables were never captured."""
     twice = 'tables:\n  shop.a: {rows: "a > 1"}\n  shop.a: {rows: "a > 2"}\n'
-    for text, place in (("include: a\\..*\ninclude: b\\..*\n", "line 3, column 1"), (twice, "line 4, column 3")):
+    for text, position in (("include: a\\..*\ninclude: b\\..*\n", "line 3, column 1"), (twice, "line 4, column 3")):
         (conf / "destinations" / "shop.yaml").write_text(GOOD + text)
-        with pytest.raises(ConfFilesError, match=rf"this key appears twice; .* \({place}\)"):
-            load_config(conf)
+        load_config(conf)
+        (problem,) = conf_problems(conf)
+        assert f"destinations/shop.yaml: the key in {position} appears twice: remove one of the two" in problem
     merged = "source: &main {host: h, user: u}\nreader: {<<: *main, host: other}\n"
     (conf / "destinations" / "shop.yaml").write_text(merged)
     reader = load_config(conf).destinations["shop"].reader
     assert reader is not None
     assert (reader.host, reader.user) == ("other", "u")
+    assert conf_problems(conf) == []
 
 
 @pytest.mark.found
