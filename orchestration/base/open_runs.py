@@ -42,6 +42,17 @@ def ledger_tags(directory: Path) -> dict[str, str]:
     return {LEDGER_TAG: ledger} if ledger else {}
 
 
+def add_ledger_tags(context: dg.OpExecutionContext, directory: Path) -> None:
+    """Adds the tags of `ledger_tags` to the current run, which lacks them if somebody started it in Dagster's UI."""
+    context.instance.add_run_tags(context.run_id, ledger_tags(directory))
+
+
+def location_label(run: dg.DagsterRun) -> str:
+    """Returns the label of the code location that launched a run, or "" if none did."""
+    origin = run.remote_job_origin
+    return origin.repository_origin.get_label() if origin is not None else ""
+
+
 def state_seconds(record: dg.RunRecord) -> float:
     """Returns for how many seconds a run has had its status."""
     return max(0.0, time.time() - record.update_timestamp.timestamp())

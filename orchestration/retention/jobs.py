@@ -10,6 +10,7 @@ import time
 import dagster as dg
 
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.orchestration.base.open_runs import location_label
 from sluice.orchestration.base.ports import MergeFailedError
 from sluice.orchestration.retention.prune import prune
 from sluice.orchestration.retention.rules import RunRetention
@@ -31,8 +32,7 @@ def prune_job(config: SluiceConfig) -> dg.JobDefinition:
     @dg.op(name="remove_old_runs")
     def remove_old_runs(context: dg.OpExecutionContext) -> None:
         retention = RunRetention(keep_hours=settings.keep_hours)
-        origin, begun = context.run.remote_job_origin, time.monotonic()
-        label = origin.repository_origin.get_label() if origin else ""
+        begun, label = time.monotonic(), location_label(context.run)
         try:
             pruned = prune(context.instance, retention, label=label, destinations=tuple(config.streams))
         except MergeFailedError as error:

@@ -15,7 +15,13 @@ from pydantic import Field
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.base.batch_reference import ledger_of
-from sluice.orchestration.base.open_runs import UNDER_WAY, ledger_tags, why_it_never_begins
+from sluice.orchestration.base.open_runs import (
+    UNDER_WAY,
+    add_ledger_tags,
+    ledger_tags,
+    location_label,
+    why_it_never_begins,
+)
 from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.base.table_catalog import delta_key, size_metadata
@@ -70,8 +76,7 @@ def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.J
             force=config.force,
         )
         with as_failure():
-            # The tag is missing if somebody started the run in Dagster's UI.
-            context.instance.add_run_tags(context.run_id, ledger_tags(settings.destination_dir(destination)))
+            add_ledger_tags(context, settings.destination_dir(destination))
             made = run_maintenance(ports, settings, request, context.log.info, done, run=context.run.run_id)
         context.add_output_metadata(_of_all(made))
         if made.failed:
@@ -172,14 +177,8 @@ def _own_open_runs(instance: dg.DagsterInstance, job_name: str, tags: Mapping[st
     if len(of_ledger) == len(open_runs) or not tags:
         return of_ledger
     newest = instance.get_run_records(dg.RunsFilter(job_name=job_name, tags=tags), limit=1)
-    here = {_location(each.dagster_run) for each in newest} - {""}
-    return [each for each in open_runs if each in of_ledger or _location(each.dagster_run) in here]
-
-
-def _location(run: dg.DagsterRun) -> str:
-    """Returns the label of the code location that launched a run, or "" if none did."""
-    origin = run.remote_job_origin
-    return origin.repository_origin.get_label() if origin is not None else ""
+    here = {location_label(each.dagster_run) for each in newest} - {""}
+    return [each for each in open_runs if each in of_ledger or location_label(each.dagster_run) in here]
 
 
 def _does(destination: str, record: dg.RunRecord, act: str) -> bool:

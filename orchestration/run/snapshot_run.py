@@ -22,7 +22,7 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.lake_settings import lake_errors, spark_settings
 from sluice.orchestration.base.markdown import code
-from sluice.orchestration.base.open_runs import ledger_tags
+from sluice.orchestration.base.open_runs import add_ledger_tags
 from sluice.orchestration.base.ports import MergeFailedError, Ports, PublishOutcome
 from sluice.orchestration.base.shown_tables import shown_tables
 from sluice.orchestration.base.stored_together import stored_together
@@ -62,8 +62,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
 
         directory = config.destination_dir(destination)
         with as_failure():
-            # The tag is missing if somebody started the run in Dagster's UI.
-            context.instance.add_run_tags(context.run_id, ledger_tags(directory))
+            add_ledger_tags(context, directory)
         reading = SnapshotRecords(directory).take_reading()
         if reading is None:
             context.log.info("another run reads the rows of %s, so this run has nothing to do", destination)

@@ -27,7 +27,7 @@ from sluice.orchestration.base.batch_reference import (
     delivery_of,
     ledger_of,
 )
-from sluice.orchestration.base.open_runs import state_seconds
+from sluice.orchestration.base.open_runs import location_label, state_seconds
 from sluice.orchestration.base.ports import TableFailure
 from sluice.orchestration.base.run_stamp import stamp_of_runs
 from sluice.orchestration.run.merge_run import BATCH_DAMAGED, FAILED_TABLES, SPARK_AWAY
@@ -79,8 +79,7 @@ def is_of(run: dg.DagsterRun, label: str) -> bool:
     """Returns whether a run belongs to the code location with this label. Other code locations may have jobs of the same names. Also
     returns True if `label` is empty, or if no code location launched the run.
     """
-    origin = run.remote_job_origin
-    return not label or origin is None or origin.repository_origin.get_label() == label
+    return not label or location_label(run) in {"", label}
 
 
 def newest_of(instance: DagsterInstance, job_name: str, label: str, limit: int) -> Sequence[StoredRun]:
