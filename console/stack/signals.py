@@ -1,5 +1,6 @@
 """Handles Ctrl-C and SIGTERM in the console. In a `with` block of `heard`, these signals raise KeyboardInterrupt. `held_back` delays them,
-and `unheard` ignores them. Outside the main thread, these three functions change nothing.
+and `unheard` ignores them. In a `with` block of `ending_cleanly`, SIGTERM leaves the block before it ends the process. Outside the main
+thread, these four functions change nothing.
 
 A shell that starts a program in the background makes the program ignore SIGINT. These functions install a handler even then, so that
 SIGINT has its effect.
@@ -10,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
@@ -28,13 +29,11 @@ def ending_cleanly() -> Iterator[None]:
     """Makes SIGTERM leave the `with` block before it ends the process, so that a command removes its temporary folders. The process does
     not wait for its other threads. A second SIGTERM ends the process at once.
     """
-    earlier = signal.signal(signal.SIGTERM, _end)
-    try:
-        yield
-    except _Ended:
-        signal.raise_signal(signal.SIGTERM)
-    finally:
-        signal.signal(signal.SIGTERM, earlier)
+    with _handled_by(_end, (signal.SIGTERM,)):
+        try:
+            yield
+        except _Ended:
+            signal.raise_signal(signal.SIGTERM)
 
 
 @contextlib.contextmanager
@@ -74,15 +73,15 @@ def held_back() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _handled_by(handler: object) -> Iterator[None]:
+def _handled_by(handler: object, numbers: Sequence[signal.Signals] = NUMBERS) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    earlier = [signal.signal(number, handler) for number in NUMBERS]  # type: ignore[arg-type]
+    earlier = [signal.signal(number, handler) for number in numbers]  # type: ignore[arg-type]
     try:
         yield
     finally:
-        for number, before in zip(NUMBERS, earlier, strict=True):
+        for number, before in zip(numbers, earlier, strict=True):
             signal.signal(number, before)
 
 
