@@ -35,8 +35,8 @@ class KeptChunk:
 
 class ChunkFiles(Protocol):
     """The chunks of one generation. A new generation begins each time a snapshot must read all its rows again. Only one process at a time
-    reads them, but a process that hung may still write files after another process has replaced it. Every method raises MetaError if the
-    files cannot be used.
+    works on the chunks, but a process that hung may still write files after another process has replaced it. Every method raises MetaError
+    if the files cannot be used.
     """
 
     def prepare(self) -> tuple[KeptChunk, ...]:
