@@ -3,17 +3,23 @@
 A quick run (`./sluice test --quick`) leaves out tests marked `servers`, `spark` or `browser`. Each test must have its own marks
 (CONTRIBUTING.md lists them). Every run rejects a test that uses a fixture in FIXTURES and lacks its mark. A quick run also rejects a test
 that starts such a program in another way.
+
+A run of only the other tests (`--not-quick`) skips the files of which every test is quick, because importing them takes half a minute of
+CPU time. Every other run rejects a test that such a run would miss.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
-from sluice.console.quality import QUICK_VARIABLE
+from sluice.console.quality import OTHER_TESTS, QUICK_VARIABLE, SLOW_MARKS
 
 # For each mark, the functions that start the programs that the mark names.
 STARTS = {
@@ -41,14 +47,40 @@ FIXTURES = {
     **dict.fromkeys(("spark_server", "product_spark_server", "few_rows_spark_server"), "spark"),
 }
 
+# Finds one of SLOW_MARKS in a test file, or an import of the locations of ledgers, some of which have such a mark.
+NAMES_SLOW_MARK = re.compile(rf"\bmark\.({'|'.join(SLOW_MARKS)})\b|\bfrom tests\.records\.fix_locations import\b")
+
 
 def lacks(fixtures: Iterable[str], marks: Collection[str]) -> set[str]:
     """Returns the marks that a test with these fixtures and marks lacks."""
     return {FIXTURES[name] for name in fixtures if name in FIXTURES} - set(marks)
 
 
+@functools.cache
+def is_quick(file: Path) -> bool:
+    """Returns whether the text of a test file names no mark that a quick run leaves out."""
+    return not NAMES_SLOW_MARK.search(file.read_text())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skips a file of quick tests in a run of only the other tests."""
+    leaves_out = config.getoption("markexpr") == OTHER_TESTS and collection_path.name.startswith("test_")
+    return True if leaves_out and collection_path.is_file() and is_quick(collection_path) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Rejects the run if a test lacks the mark of one of its fixtures."""
+    """Rejects the run if a test lacks the mark of one of its fixtures, or if a run of only the other tests would miss the test."""
+    missed = sorted(
+        {
+            item.nodeid.partition("::")[0]
+            for item in items
+            if any(each.name in SLOW_MARKS for each in item.iter_markers()) and is_quick(item.path)
+        }
+    )
+    if missed:
+        raise pytest.UsageError(
+            f"the text of {', '.join(missed)} must name one of pytest's marks {', '.join(SLOW_MARKS)}, because its tests have such a mark"
+        )
     found = [
         f"{item.nodeid}: add @pytest.mark.{mark}"
         for item in items
