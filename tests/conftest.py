@@ -25,7 +25,8 @@ pytest_plugins = ["tests.marks", "tests.limits", "tests.progress", "tests.fix_se
 settings.register_profile("sluice", settings.default, deadline=None)
 settings.load_profile("sluice")
 
-# A Spark of the tests rarely runs long enough to benefit from optimized code. The optimization would take a quarter of all processor time.
+# A Spark that few tests use does not run long enough to benefit from optimized code. The optimization would take a quarter of all processor
+# time. `tests.fix_servers` switches it on for a Spark that many tests share.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 # `CliRunner` builds the command and all its subcommands for each call, which takes 50 ms. The application is always the same, so it is

@@ -32,6 +32,9 @@ __all__ = ["servers_folder"]
 # statements.
 WITH_VECTORS = {name: value for name, value in SMALL_SETTINGS.items() if "deletionVectors" not in name}
 FEW_ROWS = {**WITH_VECTORS, "spark.databricks.delta.snapshotPartitions": "1"}
+# A Spark that at least this many tests share optimizes its code. After some 300 statements, the optimization has saved the processor time
+# that it took. Each further statement takes a quarter less.
+OPTIMIZED_TESTS_MIN = 100
 ServerFactory = Callable[..., DatabaseServer]
 Store = TypeVar("Store", AzuriteServer, FakeGcsServer)
 
@@ -181,28 +184,43 @@ def stores_of_spark(
 
 @pytest.fixture(scope="session")
 def product_spark_server(
-    tmp_path_factory: pytest.TempPathFactory, stores_of_spark: Mapping[str, Mapping[str, str]]
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    stores_of_spark: Mapping[str, Mapping[str, str]],
 ) -> Iterator[SparkConnectServer]:
     """Starts a Spark Connect server with Delta and the product's settings, for all tests of the worker. It is not warmed up, so the first
     MERGE takes longer.
     """
-    yield from _running_spark(tmp_path_factory.mktemp("spark"), ServerSettings(), stores_of_spark)
+    settings = ServerSettings()
+    yield from _running_spark(tmp_path_factory.mktemp("spark"), settings, stores_of_spark, _environment(request))
 
 
 @pytest.fixture(scope="session")
 def few_rows_spark_server(
-    tmp_path_factory: pytest.TempPathFactory, stores_of_spark: Mapping[str, Mapping[str, str]]
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    stores_of_spark: Mapping[str, Mapping[str, str]],
 ) -> Iterator[SparkConnectServer]:
     """Starts a Spark server like `product_spark_server`, but with the settings FEW_ROWS. With these, statements over a few rows take half
     of the processor time.
     """
-    yield from _running_spark(tmp_path_factory.mktemp("spark"), ServerSettings(more=FEW_ROWS), stores_of_spark)
+    settings = ServerSettings(more=FEW_ROWS)
+    yield from _running_spark(tmp_path_factory.mktemp("spark"), settings, stores_of_spark, _environment(request))
+
+
+def _environment(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Returns the environment variables of a shared Spark. If many tests use it, it optimizes its code (tests/conftest.py switches that off
+    for all other Javas).
+    """
+    count = sum("spark_server" in getattr(item, "fixturenames", ()) for item in request.session.items)
+    return {"JAVA_TOOL_OPTIONS": ""} if count >= OPTIMIZED_TESTS_MIN else {}
 
 
 def _running_spark(
-    folder: Path, settings: ServerSettings, stores: Mapping[str, Mapping[str, str]]
+    folder: Path, settings: ServerSettings, stores: Mapping[str, Mapping[str, str]], environment: Mapping[str, str]
 ) -> Iterator[SparkConnectServer]:
     server = SparkConnectServer(None, folder, memory="2g", settings=settings, extras=tuple(stores))
+    server.add_settings({}, environment)
     for store, options in stores.items():
         server.add_settings(spark_settings(store, options), spark_environment(store, options))
     try:
