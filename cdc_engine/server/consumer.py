@@ -146,12 +146,16 @@ class ConsumerService(Generic[PositionT, Content_co]):
         self._stops = 0  # Counts the calls of `stop_waiting`. A get that waits returns when this number changes.
         self._closed = False
         self.trouble = ""  # Why the last get failed, or empty.
-        self.undelivered = ""  # Why a delivery could not be sent to the consumer's broker, or empty.
+        self.undelivered = ""  # Why a delivery could not be encoded or sent to the consumer's broker, or empty.
         self.waiting_since = 0.0  # When the oldest waiting delivery was handed out, in seconds since 1970.
 
     @property
     def line(self) -> DeliveryQueue[PositionT]:
         return self._line
+
+    def number_from(self, batch_id: int) -> None:
+        """Makes `batch_id` the id of the first delivery. Must be called before the first `get`."""
+        self._line = dataclasses.replace(self._line, next_id=batch_id)
 
     @property
     def reads_alone(self) -> bool:

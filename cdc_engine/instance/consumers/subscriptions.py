@@ -110,6 +110,9 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
     def __init__(self, meta: MetaManager, brokers: Mapping[int, tuple[str, str]]) -> None:
         self._meta, self._brokers = meta, dict(brokers)
         self._services: dict[int, ConsumerService[PositionT, ContentT]] = {}
+        # Consumer → the id of its next delivery, for consumers whose service was ended. A new service of the consumer does not use an id
+        # again, so a client cannot ack a delivery of the new service under the id of an earlier one.
+        self._next_ids: dict[int, int] = {}
         self._lock = threading.RLock()
 
     @abc.abstractmethod
@@ -212,7 +215,9 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
                     self._put_away(client_id)
 
     def _begun(self, record: RecordT, tables: TableFilter) -> ConsumerService[PositionT, ContentT]:
-        service = self._services[record.client_id] = self._serving(record, tables)
+        service = self._serving(record, tables)
+        service.number_from(self._next_ids.get(record.client_id, 1))
+        self._services[record.client_id] = service
         return service
 
     def _refuse_too_many(self) -> None:
@@ -226,6 +231,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
         service = self._services.pop(client_id, None)
         if service is not None:
             service.close()
+            self._next_ids[client_id] = service.line.next_id
 
     def _record(self, client_id: int) -> RecordT | None:
         return next((each for each in self._records(self._meta.ledger) if each.client_id == client_id), None)

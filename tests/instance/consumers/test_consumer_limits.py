@@ -11,7 +11,7 @@ import pytest
 
 from sluice.cdc_engine.acts.consumer import forget
 from sluice.cdc_engine.durable_files import keep_file
-from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError, NotSubscribedError
+from sluice.cdc_engine.errors import ActRefusedError, BatchNotFoundError, ConfigurationError, NotSubscribedError
 from sluice.cdc_engine.instance.consumers import subscriptions as room
 from sluice.cdc_engine.instance.consumers.client_filter import client_tables
 from sluice.cdc_engine.instance.consumers.consumers import Consumers, ConsumerStreams
@@ -132,3 +132,23 @@ def test_gets_that_wait_for_each_other_end_when_their_consumer_is_put_away_consu
         each.join(30)
         assert not each.is_alive()
     assert service.get(1, 3600.0) == (-1, None), "one that comes late gets nothing"
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_consumer_with_another_filter_does_not_use_the_ids_of_earlier_batches_again(
+    consumers: Consumers, *, forgotten: bool
+) -> None:
+    """Defect 1176: after a subscription with another filter, batch ids began again at 1. A process of the old client that acked its batch 1
+    so acked a batch that only the new client had, and the new client lost the batch after a crash.
+    """
+    old = consumers.subscribe(1001)
+    old._line = old.line.handed_out(old.line.taken)
+    if forgotten:
+        consumers.unsubscribe(1001)
+    new = consumers.subscribe(1001, "shop.*")
+    new._line = new.line.handed_out(new.line.taken)
+    assert [each.batch_id for each in new.line.waiting] == [2]
+    with pytest.raises(BatchNotFoundError):
+        consumers.service(1001).ack(1)
+    consumers.service(1001).ack(2)
