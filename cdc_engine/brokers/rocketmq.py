@@ -155,7 +155,9 @@ class RocketPublisher:
                 f"{self._target}: broker {broker} has no running master: start the master; Sluice tries again"
             )
         found = self._connections.get(address)
-        if found is None:
+        if found is None or not found.alive():
+            if found is not None:
+                found.close()
             found = self._connections[address] = _Connection(self._target, address)
         return found
 
@@ -222,6 +224,18 @@ class _Connection:
             self._receive()
         return self._answers.pop(number)
 
+    def alive(self) -> bool:
+        """Returns whether requests can be sent. Servers close a connection on which nothing was sent for two minutes. First processes what
+        the server has sent since the last call.
+        """
+        if self._socket is None:
+            return True
+        try:
+            self._receive(0.0)
+        except PublishError:
+            return False
+        return True
+
     def gone(self, why: str) -> PublishError:
         return PublishError(
             f"{self._target}: {self._address} did not confirm a message ({why}): check that this server runs "
@@ -243,13 +257,14 @@ class _Connection:
         self._socket.settimeout(ANSWER_SECONDS)
         return self._socket
 
-    def _receive(self) -> None:
-        """Waits up to LOOK_SECONDS for bytes, and decodes all frames that are complete."""
+    def _receive(self, seconds: float = LOOK_SECONDS) -> None:
+        """Waits up to `seconds` for bytes, and decodes all frames that are complete."""
         opened = self._open()
-        opened.settimeout(LOOK_SECONDS)
+        opened.settimeout(seconds)
         try:
             data = opened.recv(1 << 16)
-        except TimeoutError:
+        # With 0 seconds, a socket without bytes raises one of the last two errors.
+        except (TimeoutError, BlockingIOError, ssl.SSLWantReadError):
             return
         except OSError as error:
             raise self.gone(error.strerror or str(error)) from None

@@ -5,7 +5,10 @@ and each reason for which the broker refuses messages.
 from __future__ import annotations
 
 import itertools
+import json
+import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -195,3 +198,48 @@ def test_broker_an_answer_that_is_too_large_is_refused_before_it_is_read(length:
     connection._socket = Answering(struct.pack(">i", length))  # type: ignore[assignment]
     with pytest.raises(PublishError, match=f"a frame of {length} bytes"):
         connection._receive()
+
+
+class ClosingServer:
+    """A name server and broker of RocketMQ in one. Answers each request with success, and then closes the connection, as a server does with
+    a connection that is idle for two minutes.
+    """
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
+        self.closed = 0
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _serve(self) -> None:
+        queues = [{"brokerName": "a", "perm": 6, "writeQueueNums": 1}]
+        route = {"brokerDatas": [{"brokerName": "a", "brokerAddrs": {"0": self.address}}], "queueDatas": queues}
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            with client, client.makefile("rb") as stream:
+                size, length = struct.unpack(">ii", stream.read(8))
+                header = json.loads(stream.read(size - 4)[:length])
+                answer = json.dumps({"code": 0, "opaque": header["opaque"]}).encode()
+                body = json.dumps(route).encode() if header["code"] == rocketmq_wire.GET_ROUTE else b""
+                client.sendall(struct.pack(">ii", 4 + len(answer) + len(body), len(answer)) + answer + body)
+            self.closed += 1
+
+
+@pytest.mark.found
+def test_broker_rocketmq_that_closed_an_idle_connection_is_connected_to_again() -> None:
+    """Defect 1177: RocketMQ closes a connection that is idle for two minutes. The next batch failed once, with the status STOPPED and the
+    advice to check that the server runs.
+    """
+    server = ClosingServer()
+    sender = RocketPublisher(target_of(RocketConfig(kind="rocketmq", servers=server.address, topic="shop")))
+    sender.send([Message("shop", 0, b"1")], never)
+    wait_for("the server closed both connections", lambda: server.closed == 2)
+    sender.send([Message("shop", 0, b"2")], never)
+    sender.close()
+    server.close()
