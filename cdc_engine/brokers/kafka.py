@@ -148,9 +148,20 @@ class KafkaPublisher:
             return self.fenced()
         if code in NO_PARTITION:
             return unknown_target(f"Kafka at {self._servers}", message)
-        if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
+        if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
             return too_large(
                 message, "message.max.bytes in the broker's `options` in conf/, and max.message.bytes of the topic"
+            )
+        if code == KafkaError.INVALID_RECORD:
+            return PublishError(
+                f"Kafka at {self._servers} refuses a message for topic {message.topic} ({error.str()}): a topic with "
+                "cleanup.policy compact accepts only messages with a key, so set cleanup.policy of the topic to delete, or "
+                "send a table that has a key in the format avro or protobuf_rows"
+            )
+        if code == KafkaError.TOPIC_EXCEPTION:
+            return PublishError(
+                f"Kafka at {self._servers} does not accept the name of topic {message.topic} ({error.str()}): Kafka's names have up to 249 "
+                "letters from a to z, digits, dots, underscores and hyphens; give the table another topic in dynamic_topic"
             )
         if code in NOT_ALLOWED:
             return PublishError(

@@ -105,6 +105,24 @@ def test_broker_invalid_options_of_kafka_are_reported_without_their_values() -> 
     assert "hidden" not in str(refused.value)
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (KafkaError.INVALID_RECORD, "accepts only messages with a key, so set cleanup.policy of the topic to delete"),
+        (KafkaError.TOPIC_EXCEPTION, "does not accept the name of topic shop"),
+        (KafkaError.RECORD_LIST_TOO_LARGE, "is larger than the broker accepts"),
+        (KafkaError.MSG_SIZE_TOO_LARGE, "is larger than the broker accepts"),
+    ],
+)
+def test_broker_kafka_that_refuses_a_message_is_reported_with_the_reason(code: int, why: str) -> None:
+    """Defect 1178: a message without a key for a compacted topic was reported as too large, with the advice to raise limits. For an invalid
+    topic name, the advice was to check that Kafka's brokers run.
+    """
+    publisher = KafkaPublisher(settings_of("127.0.0.1:1", {}))
+    assert why in str(publisher._why(Message("shop", 0, b"1"), KafkaError(code)))
+
+
 def transactional(server: KafkaServer, name: str, **more: str) -> Publisher:
     quick = {"topic.metadata.propagation.max.ms": "500", "delivery.timeout.ms": "3000", "request.timeout.ms": "2000"}
     options = quick | {key.replace("_", "."): value for key, value in more.items()}
