@@ -77,10 +77,11 @@ class CanalListener:
         self._lock = threading.Lock()
         self._tls = _tls_of(address)
         try:
-            self._socket = socket.create_server((address.host, address.port), backlog=BACKLOG)
+            self._socket = _listening(address.host, address.port)
         except OSError as error:
+            host = f"[{address.host}]" if ":" in address.host else address.host
             raise CannotListenError(
-                f"canal_server cannot listen at {address.host}:{address.port} ({error.strerror}): if another process uses the port, "
+                f"canal_server cannot listen at {host}:{address.port} ({error.strerror}): if another process uses the port, "
                 "set another canal_server.port; if this host does not have the address, correct canal_server.host"
             ) from error
         self.port: int = self._socket.getsockname()[1]
@@ -176,6 +177,14 @@ class CanalListener:
             with contextlib.suppress(OSError):
                 connection.channel.settimeout(FAREWELL_SECONDS)
                 connection.channel.sendall(refusal(AUTHENTICATION, because))
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Returns a socket that listens at an address of IPv4 or IPv6. At `::`, it listens for both, if the operating system permits that."""
+    if ":" not in host:
+        return socket.create_server((host, port), backlog=BACKLOG)
+    both = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=both)
 
 
 def _answered(connection: ClientConnection, session: ClientSession) -> bool:

@@ -237,6 +237,18 @@ def test_two_destinations_share_an_address_only_if_they_agree() -> None:
         end()
 
 
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("host", "reached"), [("::1", ["::1"]), ("::", ["::1", "127.0.0.1"]), ("127.0.0.1", ["127.0.0.1"])]
+)
+def test_a_server_listens_at_addresses_of_ipv6_too_canal(host: str, reached: list[str]) -> None:
+    """Defect 1179: with the host `::` or `::1`, the server never listened, and the advice was to correct the host."""
+    with contextlib.closing(CanalListener(Address(host=host))) as listener:
+        for address in reached:
+            with socket.create_connection((address, listener.port), timeout=30) as client:
+                assert client.recv(1) == b"\0"
+
+
 def _port_of(_destination: str) -> int:
     from sluice.cdc_engine.server.protocol import listener  # noqa: PLC0415  the register of those that listen
 
