@@ -191,5 +191,10 @@ class BrokerSender(Generic[ContentT]):
 
     def _close(self) -> None:
         publisher, self._publisher, self._compared = self._publisher, None, None
-        if publisher is not None:
+        if publisher is None:
+            return
+        try:
             publisher.close()
+        # A defect of a plug-in or of the client's library must not end the thread. The publisher is not used any more.
+        except Exception as error:
+            log.warning("publisher_not_closed", broker=self._name, reason=f"{type(error).__name__}: {error}")

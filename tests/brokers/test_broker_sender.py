@@ -14,7 +14,7 @@ from collections.abc import Callable
 import pytest
 
 from sluice.cdc_engine.brokers import sender as sender_room
-from sluice.cdc_engine.brokers.publisher import MemoryBroker, Message
+from sluice.cdc_engine.brokers.publisher import MemoryBroker, MemoryPublisher, Message
 from sluice.cdc_engine.brokers.sender import BrokerSender, RoundResult
 from sluice.cdc_engine.errors import ConsumerStoppedError, NotStartedError, PublishError
 from sluice.cdc_engine.position import Position
@@ -140,6 +140,25 @@ def test_broker_thread_outlives_a_mistake_before_anything_is_taken() -> None:
     assert (
         BrokerSender("test", mistaken, made, MemoryBroker().publisher, bytes_max=100).send_next() is RoundResult.AGAIN
     )
+
+
+@pytest.mark.found
+def test_broker_thread_outlives_a_publisher_that_cannot_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 1180: if `close` of a publisher raised an error, for example in a plug-in whose connection was broken, the sending thread
+    ended. The broker got no more changes until the engine was restarted, and the status showed no reason.
+    """
+
+    def broken(_self: object) -> None:
+        raise BrokenPipeError("the connection is broken")
+
+    broker, service = MemoryBroker(), service_of(Numbered(4))
+    monkeypatch.setattr(MemoryPublisher, "close", broken)
+    broker.refuses = lambda _: "the broker is away"
+    sender = sender_of(service, broker)
+    assert sender.send_next() is RoundResult.AGAIN
+    assert (service.undelivered, service.line.waiting) == ("the broker is away", ())
+    broker.refuses = lambda _: ""
+    assert sender.send_next() is RoundResult.SENT
 
 
 def test_broker_gets_no_more_of_a_batch_once_the_destination_is_another_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
