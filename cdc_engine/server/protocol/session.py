@@ -38,7 +38,11 @@ CLIENT_ID_MAX = (1 << 15) - 1
 
 
 class SessionConsumer(Protocol):
-    """The methods of a consumer's service (`server.consumer.ConsumerService`) that a session calls."""
+    """The methods of a consumer's service (`server.consumer.ConsumerService`) that a session calls. The session sets `undelivered` to the
+    reason why a delivery cannot be encoded, for `sluice status`.
+    """
+
+    undelivered: str
 
     def get(
         self, bytes_max: int, timeout_seconds: float = 0.0, *, entries_max: int = BATCH_EVENTS_MAX
@@ -221,10 +225,12 @@ class ClientSession:
             return ClientAnswer((packets.no_messages(),), empty=True)
         try:
             found = served.messages(content)
-        except Exception:
+        except Exception as error:
             # Rolls back, so that the client does not miss these changes. The next get hands them out again, and fails in the same way.
             consumer.rollback()
+            consumer.undelivered = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
             raise
+        consumer.undelivered = ""
         return ClientAnswer((packets.messages_head(batch_id, len(found)), found))
 
     def _ack(self, packet: Packet) -> ClientAnswer:

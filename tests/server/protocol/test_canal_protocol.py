@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -42,6 +43,7 @@ class Example:
         self.subscribed: dict[int, str] = {}
         self.calls: list[Any] = []
         self.content: Any = None
+        self.undelivered = ""
         self.entries_max = 0
         self.counts_entries = False
 
@@ -287,3 +289,23 @@ def test_what_cannot_be_shown_is_refused_again_and_not_gone_over_canal(monkeypat
     monkeypatch.setattr(example, "messages", none)
     assert b"no entry" in b"".join(session.answered(GET).parts)
     assert example.calls[-1] == ("rollback", None)
+
+
+@pytest.mark.found
+def test_what_cannot_be_shown_to_a_client_is_the_reason_of_its_status_canal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 1181: if the entries of a delivery could not be made, for example because the condition of `rows` cannot be evaluated for a
+    row, each get of the client failed, but `sluice status` showed the client as IN_STEP without a reason.
+    """
+    example = Example()
+    session = admitted(example)
+    session.answered(SUBSCRIPTION)
+    example.content = ENTRY
+    with monkeypatch.context() as broken:
+        broken.setattr(example, "messages", mock.Mock(side_effect=ConfigurationError("no entry")))
+        session.answered(GET)
+        assert example.undelivered == "no entry"
+        broken.setattr(example, "messages", mock.Mock(side_effect=KeyError("ours")))
+        session.answered(GET)
+        assert example.undelivered == "KeyError: 'ours'"
+    session.answered(GET)
+    assert not example.undelivered
