@@ -16,7 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from sluice.cdc_engine.config import TableConfig, load_config
+from sluice.cdc_engine.config import SluiceConfig, TableConfig, load_config
 from sluice.cdc_engine.config.conf_files import MAIN, file_of, mapping_of, read_conf_files, repeated_keys
 from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
 from sluice.cdc_engine.handlers.installed import problem_of
@@ -42,8 +42,7 @@ def conf_problems(conf: Path) -> list[str]:
     message.
     """
     try:
-        load_config(conf)
-        problems: list[str] = []
+        problems = list(_broker_problems(load_config(conf)))
     except ConfFilesError as error:
         problems = list(error.problems)
     except ConfigurationError as error:
@@ -88,6 +87,22 @@ def _destination_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
     yield from _rule_problems(record, root)
     yield from _handler_problems(record)
     yield from _secret_problems(record, root)
+
+
+def _broker_problems(config: SluiceConfig) -> Iterator[str]:
+    """Yields a message for each broker whose filter or rules for topics and partitions are invalid."""
+    for name, stream in config.streams.items():
+        for number, broker in enumerate(stream.brokers):
+            # Imports the kernels, which takes a second, only if there is a broker.
+            from sluice.cdc_engine.instance.consumers.client_filter import client_tables  # noqa: PLC0415
+            from sluice.cdc_engine.instance.consumers.forms import Forms  # noqa: PLC0415
+            from sluice.cdc_engine.instance.consumers.sending import message_maker  # noqa: PLC0415
+
+            try:
+                client_tables(broker.filter)
+                message_maker(broker, Forms())
+            except ConfigurationError as error:
+                yield f"{file_of(name)}: brokers.{number}: {error}"
 
 
 def _secret_problems(record: dict[str, Any], root: Path) -> Iterator[str]:

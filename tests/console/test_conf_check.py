@@ -1,4 +1,6 @@
-"""Tests that `sluice check` names all environment variables at once that conf/ requires and that are not set."""
+"""Tests that `sluice check` names all environment variables at once that conf/ requires and that are not set. It also names invalid rules
+of brokers.
+"""
 
 from __future__ import annotations
 
@@ -67,3 +69,27 @@ def test_a_sentence_with_a_semicolon_stays_one_problem(conf: Path) -> None:
     problems = conf_problems(conf)
     assert [each for each in problems if "a; b" in each]
     assert not [each for each in problems if each.startswith("b")]
+
+
+BROKERS = """
+source: {user: root}
+brokers:
+  - {kind: kafka, servers: k, topic: t, FIRST}
+  - {kind: kafka, client_id: 2, servers: k, topic: t, dynamic_topic: 'a:[', partition_hash: '.*:$pk$'}
+"""
+
+
+@pytest.mark.found
+def test_an_invalid_filter_or_rule_of_a_broker_is_a_problem_of_conf(tmp_path: Path) -> None:
+    r"""Defect 1182: `sluice check` accepted an invalid `filter` or `dynamic_topic` of a broker, with which the engine did not start. The
+    engine's error advised to correct the filter in the client.
+    """
+    (tmp_path / "destinations").mkdir()
+    shop = tmp_path / "destinations" / "shop.yaml"
+    shop.write_text(BROKERS.replace("FIRST", r"filter: 'shop\.(?!tmp_).*'"))
+    by_filter, by_topic = conf_problems(tmp_path)
+    assert by_filter.startswith("destinations/shop.yaml: brokers.0: the filter of a client or broker has the pattern")
+    assert by_filter.endswith("correct the pattern in the client, or `filter` of the broker in conf/")
+    assert by_topic.startswith("destinations/shop.yaml: brokers.1: '[' in dynamic_topic")
+    shop.write_text(BROKERS.replace("FIRST", r"filter: 'shop\..*'").replace("'a:['", "'a:.*'"))
+    assert conf_problems(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Evaluates the table filter that a client sends. The filter has the syntax of the filters in conf/, but no pattern can take exponential
+"""Evaluates the table filter of a client or broker. The filter has the syntax of the filters in conf/, but no pattern can take exponential
 time. Used by `subscriptions`.
 
 Python's regular expressions backtrack, so a client could send a short pattern that blocks the engine process, and with it all batches for
@@ -48,7 +48,7 @@ def _matches(name: pa.StringArray, pattern: str) -> bool:
         found: pa.BooleanArray = pc.match_substring_regex(name, pattern)
     except pa.ArrowInvalid as error:
         raise ConfigurationError(
-            f"the client's filter has the pattern {pattern!r}, which is not a regular expression ({error}): "
-            "correct the pattern in the client"
+            f"the filter of a client or broker has the pattern {pattern!r}, which is not a regular expression of RE2 ({error}): "
+            "correct the pattern in the client, or `filter` of the broker in conf/"
         ) from error
     return bool(found[0].as_py())
