@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from sluice.cdc_engine.config.brokers import Addresses, BrokerConfig, PartitionedConfig
 from sluice.cdc_engine.source.settings import SecretReference, SecretText, TlsFilesConfig
 
-SECRET = re.compile(r"password|secret|token|jaas|private\.key$|key\.pem")
+SECRET = re.compile(r"password|passphrase|secret|token|jaas|private\.key$|key\.pem")
 # Option of librdkafka → the values that conf/ may set for it. With other values, messages could be lost or change their order.
 NEEDED = {"acks": ("all", "-1"), "request.required.acks": ("all", "-1"), "enable.idempotence": ("true",)}
 NAMED = {"bootstrap.servers", "metadata.broker.list"}

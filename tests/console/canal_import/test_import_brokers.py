@@ -216,6 +216,13 @@ def test_broker_in_conf_that_is_wrong_is_reported_without_its_secret(tmp_path: P
     assert "open-sesame" not in str(refused.value)
 
 
+@pytest.mark.found
+def test_broker_passphrase_of_a_private_key_is_not_in_conf(tmp_path: Path) -> None:
+    """Defect 1183: the option `sasl.oauthbearer.assertion.private.key.passphrase` of Kafka could be the secret itself in conf/."""
+    lines = "options: {sasl.oauthbearer.assertion.private.key.passphrase: open-sesame}"
+    test_broker_in_conf_that_is_wrong_is_reported_without_its_secret(tmp_path, lines, "must be .NAME")
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
