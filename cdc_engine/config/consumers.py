@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import zoneinfo
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from sluice.cdc_engine.source.settings import (
     LocalFile,
@@ -17,6 +19,7 @@ from sluice.cdc_engine.source.settings import (
 )
 
 EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104  an address to listen on, not one to connect to
+OFFSET = re.compile(r"[+-]\d\d:?\d\d")
 
 
 class RenderingConfig(Strict):
@@ -58,6 +61,20 @@ class RenderingConfig(Strict):
         True,
         description="Whether row changes are sent. `false`: only statements are sent. The lake gets the rows in any case.",
     )
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, given: str) -> str:
+        if not given or given.upper() == "UTC" or OFFSET.fullmatch(given):
+            return given
+        try:
+            zoneinfo.ZoneInfo(given)
+        except (ValueError, KeyError, OSError):
+            raise ValueError(
+                f"{given!r} is not a time zone: write a name with the letter case of the time zone database, such as Asia/Shanghai, or an "
+                "offset such as +08:00"
+            ) from None
+        return given
 
 
 class CanalServerConfig(RenderingConfig):

@@ -93,3 +93,19 @@ def test_an_invalid_filter_or_rule_of_a_broker_is_a_problem_of_conf(tmp_path: Pa
     assert by_topic.startswith("destinations/shop.yaml: brokers.1: '[' in dynamic_topic")
     shop.write_text(BROKERS.replace("FIRST", r"filter: 'shop\..*'").replace("'a:['", "'a:.*'"))
     assert conf_problems(tmp_path) == []
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("zone", ["GMT+8", "asia/shanghai", "+8"])
+def test_a_time_zone_of_consumers_that_does_not_exist_is_refused(tmp_path: Path, zone: str) -> None:
+    """Defect 1184: an unknown `time_zone` of a broker or of `canal_server` was accepted. At the first TIMESTAMP value, the broker
+    stopped with `ArrowInvalid`, and clients got an internal error of the server.
+    """
+    (tmp_path / "destinations").mkdir()
+    shop = tmp_path / "destinations" / "shop.yaml"
+    shop.write_text(BROKERS.replace("FIRST", f"time_zone: '{zone}'").replace("'a:['", "'a:.*'"))
+    (problem,) = conf_problems(tmp_path)
+    assert f"{zone!r} is not a time zone" in problem
+    for known in ("Asia/Shanghai", "+08:00", "utc"):
+        shop.write_text(BROKERS.replace("FIRST", f"time_zone: '{known}'").replace("'a:['", "'a:.*'"))
+        assert conf_problems(tmp_path) == []
