@@ -1,7 +1,8 @@
-"""Tests that a failed start leaves nothing open, and what a start passes to the comparison of settings."""
+"""Tests that a failed start leaves nothing open, what a start passes to the comparison of settings, and which consumers it forgets."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.ha.file_lease import FileLease
 from sluice.cdc_engine.instance.engine import wiring
 from sluice.cdc_engine.instance.engine.consumer_wiring import review_of
+from sluice.cdc_engine.meta.forget_requests import forgets_requested, request_forget
 from sluice.cdc_engine.table_meta.history.history import TableHistory
-from tests.fix_ledgers import MemoryLedger
+from tests.fix_ledgers import CONSUMER, LEDGER, MemoryLedger
 from tests.table_meta.history.test_ddl_statements import SNAPSHOT, at
 
 
@@ -72,3 +74,26 @@ def test_the_start_of_an_engine_names_the_tables_that_were_dropped(
         wiring.make_parts(config, tmp_path, FileLease(tmp_path), on_state=print, on_start=print)
     assert set(found["dropped"]) == {"shop.orders"}
     assert {"shop.orders", "shop.items"} <= set(found["known"])
+
+
+@pytest.mark.found
+def test_the_start_of_an_engine_forgets_consumers_before_those_of_conf_are_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1185: with the maximum number of consumers in the ledger and a new broker in conf/, the engine did not start. The advice was
+    `sluice consumer forget`, but only an engine that had started executed the request.
+    """
+    meta = MemoryLedger(LEDGER.with_consumer(CONSUMER).with_consumer(dataclasses.replace(CONSUMER, client_id=8)))
+    config = DestinationConfig.model_validate({"name": "shop", "source": {"user": "root"}, "include": "shop\\..*"})
+    request_forget(tmp_path, CONSUMER.client_id)
+
+    def wired(*_: object, **__: object) -> None:
+        raise WiredError
+
+    monkeypatch.setattr(wiring, "open_meta", lambda *_: meta)
+    monkeypatch.setattr(wiring, "refuse_lost_ledger", lambda *_: None)
+    monkeypatch.setattr(wiring, "known_begin", wired)
+    with pytest.raises(WiredError):
+        wiring.make_parts(config, tmp_path, FileLease(tmp_path), on_state=print, on_start=print)
+    assert [each.client_id for each in meta.ledger.consumers] == [8]
+    assert forgets_requested(tmp_path) == ()

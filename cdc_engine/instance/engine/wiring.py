@@ -11,6 +11,7 @@ from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import for_runs
 from sluice.cdc_engine.destination_files.own_folder import OwnFolder
+from sluice.cdc_engine.instance.consumers.subscriptions import forget_requested
 from sluice.cdc_engine.instance.engine.begin import known_begin
 from sluice.cdc_engine.instance.engine.consumer_wiring import LiveParts, consumers_of, review_of, window_of
 from sluice.cdc_engine.instance.engine.kept_state import (
@@ -76,6 +77,16 @@ def make_parts(
         raise
 
 
+def _take_up_ledger(meta: MetaManager, directory: Path) -> None:
+    meta.update(take_up(directory))  # Writes a new ledger before any other file of the destination.
+    # Removes the consumers that an operator had forgotten before the consumers of conf/ are added, because their number is limited.
+    forget_requested(directory, meta, None)
+    remove_strays(meta, directory)
+    if meta.ledger.resume_position is None:
+        # Removes prepared transactions of an earlier ledger, because the present ledger is new.
+        forget_prepared(directory)
+
+
 def _parts_around(
     meta: MetaManager,
     config: DestinationConfig,
@@ -91,11 +102,7 @@ def _parts_around(
     folder.refuse_another()
     kept = history_kept(directory, lease.token)
     refuse_lost_ledger(meta, kept, directory)
-    meta.update(take_up(directory))  # Writes a new ledger before any other file of the destination.
-    remove_strays(meta, directory)
-    if meta.ledger.resume_position is None:
-        # Removes prepared transactions of an earlier ledger, because the present ledger is new.
-        forget_prepared(directory)
+    _take_up_ledger(meta, directory)
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = known_begin(config, meta, history, tables, directory, claim=claim)
