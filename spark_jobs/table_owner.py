@@ -143,6 +143,7 @@ def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: Fo
     Sluice wrote. Also raises TableError if another program replaced the table, restored it or removed columns from it since the last run,
     or if the table has later changes than the ledger. The error has a table state and says what to do.
     """
+    _refuse_mismatch(writer.owner, found)
     for state, why in (
         *_missing(record, found),
         *_owned(writer, found),
@@ -151,16 +152,25 @@ def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: Fo
         *_without_columns(writer, record, found),
         *_ahead(writer, found),
     ):
-        raise TableError(writer.owner.table, f"{why}, or {_accept(writer.owner)}", state=state, for_good=True)
+        raise TableError(writer.owner.table, f"{why}, or {take_it_over(writer.owner)}", state=state, for_good=True)
+
+
+def _refuse_mismatch(owner: Owner, found: FoundTable) -> None:
+    """Raises TableError if the rows of shards cannot be distinguished. The error does not advise to take the table over, because a new
+    owner does not change the rows that are already in the table.
+    """
+    if found.exists and found.mismatch:
+        raise TableError(owner.table, found.mismatch, state=TABLE_OWNED, for_good=True)
 
 
 def refuse_others(owner: Owner, found: FoundTable) -> None:
     """Raises TableError if the table has another owner, or is a copy of a table that Sluice wrote. The rows of such a table must not be
     replaced.
     """
+    _refuse_mismatch(owner, found)
     writer = LakeWriter(owner=owner, epoch=0, delivery=0)
     for state, why in (*_owned(writer, found), *_unowned(None, found)):
-        raise TableError(owner.table, f"{why}, or {_accept(owner)}", state=state, for_good=True)
+        raise TableError(owner.table, f"{why}, or {take_it_over(owner)}", state=state, for_good=True)
 
 
 def refuse_without_columns(writer: LakeWriter, record: TableRecord | None, found: FoundTable, instead: str) -> None:
@@ -174,12 +184,12 @@ def refuse_without_columns(writer: LakeWriter, record: TableRecord | None, found
 def behind_our_back(owner: Owner, record: TableRecord, found: FoundTable) -> str:
     """Returns how another program changed a table since the last run, and what to do. Returns "" if nothing relevant changed."""
     for state, why in (*_missing(record, found), *_changed(owner, record, found)):
-        return f"{owner.table} is {state}: {why}, or {_accept(owner)}"
+        return f"{owner.table} is {state}: {why}, or {take_it_over(owner)}"
     return ""
 
 
-def _accept(owner: Owner) -> str:
-    """Returns the advice with which all refusals end."""
+def take_it_over(owner: Owner) -> str:
+    """Returns the advice with which all refusals end, except those of `_refuse_mismatch`."""
     return f"take the table over and re-snapshot it with `sluice lake accept {owner.destination} {shlex.quote(owner.table)}`"
 
 
@@ -195,8 +205,6 @@ def _missing(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[st
 
 
 def _owned(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
-    if found.exists and found.mismatch:
-        yield TABLE_OWNED, found.mismatch
     if not found.exists or not found.owner:
         return
     owner = Owner.from_text(found.owner)

@@ -50,8 +50,9 @@ def accept(
     table's owner. With `as_it_is`, requests no snapshot. If the table is ahead of the ledger, because it has changes of an epoch or
     delivery that the ledger does not know, first raises the ledger's epoch and delivery number.
 
-    Raises SetupError if the destination has no ledger, the operator declines or the table cannot be re-snapshotted, and ActRefusedError if
-    the snapshot is refused. Raises LeaseLostError if a run merges, or if the table is ahead of the ledger while the engine runs.
+    Raises SetupError if the destination has no ledger, the operator declines, the Delta table's rows are not divided into shards as conf/
+    says, or the table cannot be re-snapshotted. Raises ActRefusedError if the snapshot is refused. Raises LeaseLostError if a run merges,
+    or if the table is ahead of the ledger while the engine runs.
     """
     lake, directory = DestinationLake(config, acceptance.destination), config.destination_dir(acceptance.destination)
     table, ledger = lake.table(acceptance.name), read_ledger(directory)
@@ -60,6 +61,8 @@ def accept(
             f"{acceptance.destination} has no ledger yet: first start the engine with `sluice up`, or set the "
             "position with `sluice position set`"
         )
+    if table is not None and (why := lake.undivided(table, ledger.ledger_id)):
+        raise SetupError(f"{acceptance.name} is not taken over, and nothing was changed: {why}")
     if not acceptance.as_it_is:
         _require_readable(directory, acceptance, ledger)
     owner = Owner(ledger_id=ledger.ledger_id, destination=acceptance.destination, table=acceptance.name)

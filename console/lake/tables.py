@@ -96,9 +96,22 @@ class DestinationLake:
         return max((table.epoch for table in self.tables()), default=0)
 
     def take_over(self, ledger_id: str) -> None:
-        """Makes a ledger the owner of all of the destination's tables that exist in the lake. The caller must hold the run lock."""
+        """Makes a ledger the owner of all of the destination's tables that exist in the lake. Leaves out tables that the ledger cannot own
+        (`undivided`), which the next run refuses. The caller must hold the run lock.
+        """
         for table in self.tables():
-            self.own(table, ledger_id)
+            if not self.undivided(table, ledger_id):
+                self.own(table, ledger_id)
+
+    def undivided(self, table: LakeTable, ledger_id: str) -> str:
+        """Returns why a ledger cannot own the table, and what to do: the Delta table's rows are not divided into shards as conf/ says, so a
+        new owner would endanger the rows of other source tables. Returns "" if the ledger can own the table.
+        """
+        log = self._log(table.path)
+        if log is None or not self._has_current_state_table(table.name):
+            return ""
+        owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name).to_text()
+        return shards.undivided(self._shard(table.name), log.metadata().configuration, table.path, owner)
 
     def own(self, table: LakeTable, ledger_id: str) -> None:
         """Makes a ledger the owner of a table. Records the table's current id and version, so that the next run expects this state of the

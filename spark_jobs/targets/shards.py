@@ -22,7 +22,7 @@ from sluice.batch_manifest.values import (
 )
 from sluice.spark_jobs import sql_text
 from sluice.spark_jobs.errors import TableError
-from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
+from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner, take_it_over
 from sluice.spark_jobs.targets.casting import widens
 
 COLUMN_PROPERTY = "sluice.shardColumn"
@@ -78,13 +78,21 @@ def owners(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def mismatch(shard: Shard | None, properties: Mapping[str, str], path: str, owner: str) -> str:
-    """Returns why the rows of the Delta table at `path` are not divided into shards as conf/ says, or "" if they are. `owner` is the
-    expected owner as text (`Owner.to_text`).
+    """Returns why the shard must not be written to the Delta table at `path`, and what to do: the rows are not divided into shards as
+    conf/ says, or runs of other destinations use other table locks. Returns "" if the shard may be written. `owner` is the expected owner
+    as text (`Owner.to_text`).
     """
-    return next(_mismatches(shard, properties, path, owner), "")
+    return undivided(shard, properties, path, owner) or _other_locks(shard, properties, path, owner)
 
 
-def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, owner: str) -> Iterator[str]:
+def undivided(shard: Shard | None, properties: Mapping[str, str], path: str, owner: str) -> str:
+    """Returns why the rows of the Delta table at `path` are not divided into shards as conf/ says, and what to do. Returns "" if they are.
+    `sluice lake accept` cannot resolve this, because another owner in the properties leaves the rows as they are.
+    """
+    return next(_differences(shard, properties, path, owner), "")
+
+
+def _differences(shard: Shard | None, properties: Mapping[str, str], path: str, owner: str) -> Iterator[str]:
     there, column = owners(properties), properties.get(COLUMN_PROPERTY, "")
     apart = "Give this table another path in conf/"
     if shard is None:
@@ -97,23 +105,12 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
     if OWNER_PROPERTY in properties:
         yield (
             f"the Delta table {path} belongs to one source table, and no column of the Delta table names the "
-            f"shard of a row. {apart}"
+            "shard of a row. Set another `into` in conf/; or move the table's folder away, and run `sluice lake accept` for each shard"
         )
     if column and column != shard.column:
         yield (
             f"the Delta table {path} has the names of shards in {column}, and conf/ has {shard.column}. Set "
             f"{column} as the column in conf/"
-        )
-    claimant, kept = Owner.from_text(owner), properties.get(LOCKS_PROPERTY, "")
-    elsewhere = sorted(name for name, whose in there.items() if not _same_runs(Owner.from_text(whose), claimant))
-    if elsewhere and shard.locks and kept and kept != shard.locks:
-        theirs = Owner.from_text(there[elsewhere[0]]).destination
-        yield (
-            f"the Delta table {path} has rows of the destination {theirs} (shard {elsewhere[0]!r}), whose "
-            f"runs use the locks at {kept}; the runs of {claimant.destination} use the locks at {shard.locks}, so "
-            "runs of both destinations could write at the same time. Keep both destinations in one conf/, or "
-            "let them share `meta` and the folder of the engines; or give this destination another `into` in "
-            "conf/"
         )
     if others := sorted(name for name, whose in there.items() if whose == owner and name != shard.name):
         yield (
@@ -121,6 +118,22 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
             f"calls this shard {shard.name!r}. Restore the name {others[0]!r}, or set another path, so that "
             "Sluice creates a new Delta table"
         )
+
+
+def _other_locks(shard: Shard | None, properties: Mapping[str, str], path: str, owner: str) -> str:
+    """Returns a sentence if other destinations write the Delta table and their runs use other table locks, otherwise ""."""
+    there, claimant, kept = owners(properties), Owner.from_text(owner), properties.get(LOCKS_PROPERTY, "")
+    elsewhere = sorted(name for name, whose in there.items() if not _same_runs(Owner.from_text(whose), claimant))
+    if shard and elsewhere and shard.locks and kept and kept != shard.locks:
+        theirs = Owner.from_text(there[elsewhere[0]]).destination
+        return (
+            f"the Delta table {path} has rows of the destination {theirs} (shard {elsewhere[0]!r}), whose "
+            f"runs use the locks at {kept}; the runs of {claimant.destination} use the locks at {shard.locks}, so "
+            "runs of both destinations could write at the same time. Keep both destinations in one conf/, or "
+            "let them share `meta` and the folder of the engines; or give this destination another `into` in "
+            f"conf/; or, if all these destinations have moved, {take_it_over(claimant)}"
+        )
+    return ""
 
 
 def _same_runs(one: Owner, other: Owner) -> bool:

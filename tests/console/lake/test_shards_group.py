@@ -12,16 +12,24 @@ import yaml
 from deltalake import CommitProperties
 from typer.testing import CliRunner
 
-from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, load_config
 from sluice.cdc_engine.config.shards import ShardsConfig
 from sluice.cdc_engine.contracts import Column, TableVersion
-from sluice.cdc_engine.destination_files import run_lock
+from sluice.cdc_engine.destination_files import read_ledger, run_lock
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.meta.stored_ledger import StoredLedger
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.location import record_store
+from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.cdc_engine.table_meta.table_list.writing import write_tables
+from sluice.console.lake.accept import Acceptance, accept
 from sluice.console.lake.history import captured_table, history_of
+from sluice.console.lake.lacking import refuse_unless_left_by_runs
 from sluice.console.lake.life import known_life
 from sluice.console.lake.tables import DestinationLake
 from sluice.console.main import app
 from sluice.console.shards_check import shards_problems, shards_sentence, shards_warnings
+from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.run.consistent_snapshots import _as_they_stand
 from sluice.spark_jobs.table_owner import Owner, TableRecord
 from sluice.spark_jobs.targets.shards import owners
@@ -106,3 +114,38 @@ def test_a_consistent_snapshot_has_shards_at_the_last_version_of_their_table_in_
     other = TableRecord(table_id="o", version=30)
     stands = _as_they_stand({"a": ("/lake/shop", second), "b": ("/lake/shop", first), "c": ("/lake/c", other)})
     assert stands == {"a": ("/lake/shop", second), "b": ("/lake/shop", second), "c": ("/lake/c", other)}
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("rules", "sentence"),
+    [
+        ([{**RULE, "column": "place"}], "Set shop as the column in conf/"),
+        ([{**RULE, "name": "shop {1}"}], "Restore the name '1'"),
+        ([], "this table is not one of these shards"),
+    ],
+)
+def test_a_table_that_conf_divides_otherwise_is_not_accepted_in_a_group(
+    config: SluiceConfig, rules: list[dict[str, str]], sentence: str
+) -> None:
+    """Defect 1196: `lake accept` wrote the owner or the shard column of the changed conf/. Then all other shards stopped for ever, or
+    merged with a column that their rows lack.
+    """
+    directory = config.destination_dir("a")
+    begin = Position(epoch=1, file="binlog.000001", offset=4)
+    StoredLedger(record_store(directory), "a").update(lambda ledger: ledger.set_cursor(begin))
+    ledger_id = read_ledger(directory).ledger_id
+    with run_lock(directory):
+        DestinationLake(config, "a").take_over(ledger_id)
+    before = deltalake.DeltaTable(f"{config.lake}/shop/orders").metadata().configuration
+    changed = DestinationConfig(name="a", source=SourceConfig(user="u"), shards=rules, table_path="shop/{table}")
+    wrong = config.model_copy(update={"destinations": {"a": changed}})
+    accepting = Acceptance(destination="a", name=NAMES[0])
+    with pytest.raises(SetupError, match=f"nothing was changed: .*{sentence}"):
+        accept(wrong, accepting, confirm=lambda _: True, say=lambda _: None)
+    with run_lock(directory):
+        DestinationLake(wrong, "a").take_over(ledger_id)
+    assert deltalake.DeltaTable(f"{config.lake}/shop/orders").metadata().configuration == before
+    with pytest.raises(ActRefusedError, match=sentence) as refusal:
+        refuse_unless_left_by_runs(wrong, "a", NAMES[0], "TABLE_OWNED")
+    assert "lake accept" not in str(refusal.value)
