@@ -160,6 +160,9 @@ class SqlRecordStore(RecordStore):
                 raise
             raise NotSharedError(f"{self} cannot be {what}: {error}; Sluice tries again") from None
         except SQLAlchemyError as error:
+            # Opens new connections for later requests. A server that became a replica in a failover still answers on the old connections,
+            # but refuses writes.
+            self._engine.dispose()
             cause = error.orig if isinstance(error, DBAPIError) else type(error).__name__
             raise NotSharedError(f"{self} cannot be {what}: {cause}; Sluice tries again") from error
 
