@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Mapping
 
 from pydantic import Field, model_validator
 
@@ -133,6 +134,27 @@ class ShardsConfig(Strict):
         own = self.options.schema_changes.model_dump(include=self.options.schema_changes.model_fields_set)
         found = {**general, **own}
         return {kind: policy if policy in POLICIES.get(kind, (policy,)) else "stop" for kind, policy in found.items()}
+
+
+def not_distinguished(names: Mapping[str, str], path: str) -> str:
+    """Returns a message that says why rows of shards in the Delta table at `path` cannot be distinguished, and what to do, or "". `names`
+    has the name of each shard, by its source table.
+    """
+    for table, name in sorted(names.items()):
+        if not name:
+            return (
+                f"{table} has an empty name as a shard of {path}: set `name` in `shards` so that no name is empty, for example "
+                "with {database} in the name"
+            )
+    shards = [*names.values()]
+    if twice := sorted({name for name in shards if shards.count(name) > 1}):
+        same = " and ".join(sorted(table for table, name in names.items() if name == twice[0]))
+        return (
+            f"{same} have the same Delta path {path} and are not distinguished as shards, because all of them have "
+            f"the name {twice[0]!r}: set `name` in `shards` so that the names differ, for example with "
+            "{destination} in the name"
+        )
+    return ""
 
 
 @functools.cache

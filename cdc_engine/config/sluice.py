@@ -26,6 +26,7 @@ from sluice.cdc_engine.config.locations import (
     is_in_a_store,
 )
 from sluice.cdc_engine.config.operation import DagsterConfig, MetricsConfig
+from sluice.cdc_engine.config.shards import not_distinguished
 from sluice.cdc_engine.config.stream import StreamConfig
 from sluice.cdc_engine.config_paths import comparable_path
 from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation, ZooKeeperServers
@@ -388,7 +389,7 @@ def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -
         within = next((each for each in _above(path) if each in by_path or each in own), "")
         above = by_path.get(within, {})
         sentence = _taken(path, writers, own, config.lake) or (_inside(writers, within, above) if within else "")
-        sentence = sentence or (_clash(writers) if len(writers) > 1 else "")
+        sentence = sentence or _clash(writers)
         if sentence:
             found |= {writer.table: sentence for writer in (*writers.values(), *(above.values() if within else ()))}
     return found
@@ -466,29 +467,23 @@ def _names(writers: Iterable[str]) -> str:
 
 
 def _clash(writers: Mapping[str, TableWriter]) -> str:
-    """Returns a message that says why the tables in `writers` cannot share their path, and what to do. Returns "" if the tables are shards,
-    and the names and settings of the shards allow a common path.
+    """Returns a message that says why the tables in `writers` cannot share their path, and what to do. Returns "" if there is only one
+    table, which is not a shard, or if the tables are shards whose names and settings allow a common path.
     """
     tables = writers.values()
     path = next(iter(tables)).path
     who = f"{_names(writers)} have the same Delta path {path}"
     if len({each.path for each in tables}) > 1:
         who += " (the lake's file system ignores letter case, or the path is spelled in two ways)"
-    if not all(each.shard for each in tables):
-        return f"{who}: {OTHER_PATH}"
+    if not all(each.column for each in tables):
+        return f"{who}: {OTHER_PATH}" if len(writers) > 1 else ""
     if len({each.column for each in tables}) > 1:
         return (
             f"{who}, and their `shards` entries have different values of `column`: set the same `column` in all `shards` "
             "entries of this path in conf/destinations"
         )
-    names = [each.shard for each in tables]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        same = " and ".join(sorted(table for table, each in writers.items() if each.shard == twice[0]))
-        return (
-            f"{same} have the same Delta path {path} and are not distinguished as shards, because all of them have "
-            f"the name {twice[0]!r}: set `name` in `shards` so that the names differ, for example with "
-            "{destination} in the name"
-        )
+    if why := not_distinguished({name: each.shard for name, each in writers.items()}, path):
+        return why
     if differ := sorted(set[str]().union(*(each.settings for each in tables)) - set(next(iter(tables)).settings)):
         return (
             f"{who}, and not all of their `shards` entries have {differ[0]} in `options`: set the same "

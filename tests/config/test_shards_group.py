@@ -137,3 +137,15 @@ def test_shards_of_two_destinations_clash_in_a_group() -> None:
         config(destination(shards=(apart,)), destination("west", shards=(), table_path="shop/{table}")), tables
     )
     assert "set another `path` for one of these tables" in clash
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("names", [["shop.orders"], ["shop.orders", "shop_2.orders"]])
+def test_a_shard_without_a_name_is_refused_in_a_group(names: list[str]) -> None:
+    """Defect 1198: an optional group gave a shard an empty name. Delta reads an empty partition as NULL, so its rows belonged to no shard.
+    With a second shard, the message advised another `path`, which shards refuse.
+    """
+    given = config(destination(shards=({**RULE, "tables": r"shop(?:_(\d+))?\.(orders|items)"},)))
+    (clash,) = path_clashes(given, {"east": names})
+    assert "shop.orders of east has an empty name as a shard of /lake/shop/orders: set `name` in `shards`" in clash
+    assert not path_clashes(given, {"east": ["shop_2.orders"]})

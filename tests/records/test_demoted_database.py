@@ -16,9 +16,9 @@ def test_a_database_that_became_read_only_is_left_at_the_next_write(tmp_path: Pa
     """Defect 1197: connections to a demoted server stayed in the pool, because the server answered. No write succeeded before a restart."""
     store = SqlRecordStore(f"sqlite:///{tmp_path}/meta.db", "shop")
     version = store.write("meta.json", "one", version=0)
-    with store._engine.connect() as connection:  # noqa: SLF001  stands for the server that the connection leads to
+    with store._engine.connect() as connection:
         connection.execute(sqlalchemy.text("PRAGMA query_only = ON"))
-    with pytest.raises(NotSharedError, match="cannot be written: .*readonly"):
+    with pytest.raises(NotSharedError, match=r"cannot be written: .*readonly"):
         store.write("meta.json", "two", version=version)
     # A new connection leads to the new primary server.
     assert store.write("meta.json", "two", version=version) == version + 1
