@@ -1,7 +1,8 @@
 """Stores records in ZooKeeper under <destination>/sluice/<name>, next to Canal's own nodes. The version of a record is the node's version
 plus one, because a new node has version 0, and 0 means that a record does not exist (NOT_THERE).
 
-The content of a node is a line with the token, and then the record's text. Before a read, the ZooKeeper server synchronizes with the
+The content of a node is a line with the token, and then the record's text. The text is compressed if it would be too large for a node, for
+example that of a ledger with thousands of stopped tables. Before a read, the ZooKeeper server synchronizes with the
 leader, so that a run never reads an outdated ledger.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +23,7 @@ from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, 
 from sluice.cdc_engine.records.zookeeper_client import OWN, answer, as_not_shared_error, destination_path
 
 CREATED_MAX = 50  # `write_all` creates at most this many records at the same time.
+COMPRESSED = "compressed"  # The key in the first line of a node whose text is compressed.
 WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
 
 
@@ -104,8 +107,11 @@ class ZooKeeperRecordStore(RecordStore):
         return created
 
     def _content(self, name: str, text: str, token: int) -> bytes:
-        """Returns the content of a record's node. Raises MetaError if the content is larger than a node may be."""
+        """Returns the content of a record's node. Raises MetaError if the content is larger than a node may be, although compressed."""
         data = f"{json.dumps({'token': token})}\n{text}".encode()
+        if len(data) > zookeeper_client.NODE_BYTES_MAX:
+            head = json.dumps({"token": token, COMPRESSED: True})
+            data = f"{head}\n".encode() + zlib.compress(text.encode())
         if len(data) > zookeeper_client.NODE_BYTES_MAX:
             raise MetaError(f"{name} of {self} has {len(data)} bytes, more than a node may have: use `meta.kind: sql`")
         return data
@@ -176,12 +182,14 @@ class ZooKeeperRecordStore(RecordStore):
 
 
 def _kept(data: bytes, node_version: int, where: str) -> StoredRecord:
-    head, _, text = data.decode("utf-8", "replace").partition("\n")
+    head, _, content = data.partition(b"\n")
     try:
-        token = int(json.loads(head)["token"])
-    except (ValueError, KeyError, TypeError) as error:
+        fields = json.loads(head)
+        token = int(fields["token"])
+        content = zlib.decompress(content) if fields.get(COMPRESSED) else content
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise MetaError(
             f"{where} does not have the content that Sluice writes ({error}); restore the content that Sluice "
             "wrote, or remove the node"
         ) from error
-    return StoredRecord(text, node_version + 1, token)
+    return StoredRecord(content.decode("utf-8", "replace"), node_version + 1, token)
