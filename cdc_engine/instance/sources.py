@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.destination_files import for_runs
 from sluice.cdc_engine.source.archive import Archive
 from sluice.cdc_engine.source.archive_fetch import ArchiveFetch
 from sluice.cdc_engine.source.iam import iam_token
+from sluice.cdc_engine.source.in_use import SOURCE_FILE
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.settings import SourceConfig, SshConfig
 from sluice.cdc_engine.source.tunnel import Bastion
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.parser.server_facts import ServerFacts
+
+
+def read_by_engine(config: DestinationConfig, directory: Path) -> DestinationConfig:
+    """Returns a copy of the settings whose `source` is the source that the engine reads now, for a run on any host: reads the copy of the
+    record that the engine provides for runs. Raises NotSharedError if the copy cannot be read, and ConfigurationError if it is invalid.
+    """
+    return config.reading_now(for_runs.local_copy(directory, SOURCE_FILE).parent)
 
 
 def source_of(config: DestinationConfig) -> Source:

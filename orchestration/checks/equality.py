@@ -244,12 +244,13 @@ def compare_with_source(
     config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent
 ) -> Iterator[TableResult]:
     """Compares tables with the source, and yields one result per table. `real_ports` sets this function as `Ports.compare`."""
-    from sluice.cdc_engine.instance.sources import reader_of, source_of  # noqa: PLC0415  not needed by merges
+    from sluice.cdc_engine.instance.sources import read_by_engine, reader_of, source_of  # noqa: PLC0415  not needed by merges
     from sluice.equality.destination import ComparedDestination, compare_destination  # noqa: PLC0415
     from sluice.orchestration.base.lake_settings import storage_options  # noqa: PLC0415
 
-    # This process may be a fork of a process that started before a failover. So it reads again which source is in use.
-    now = config.with_sources_in_use()
+    # This process may be a fork of a process that started before a failover, and may be on another host than the engine.
+    settings = read_by_engine(config.destinations[destination], config.destination_dir(destination))
+    now = config.model_copy(update={"destinations": {**config.destinations, destination: settings}})
     source = source_of(now.destinations[destination])
     reader = reader_of(now.destinations[destination])
     compared = ComparedDestination(now, destination, source, storage_options(config.storage_options), reader=reader)

@@ -6,13 +6,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
 
 from sluice.cdc_engine.config import EqualityConfig
-from sluice.equality.values import ChunkDifference, Difference, TableResult, Verdict
-from sluice.orchestration.checks.equality import result_of
+from sluice.cdc_engine.destination_files import for_runs
+from sluice.cdc_engine.source.in_use import SOURCE_FILE
+from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.equality import destination
+from sluice.equality.destination import ComparedDestination
+from sluice.equality.values import ChunkDifference, Difference, Extent, TableResult, Verdict
+from sluice.orchestration.checks.equality import compare_with_source, result_of
 from sluice.orchestration.code_location import build_definitions
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -76,3 +82,33 @@ def test_equality_a_result_says_what_was_compared_where_and_what_differs() -> No
     assert reported["rows"] == 100
     assert reported["delta_version"] == 12
     assert reported["differences"] == "- chunk id from 1 to 50\n- id=7: v is 1 in the source and 2 in the lake"
+
+
+@pytest.mark.found
+def test_equality_on_another_host_than_the_engine_compares_with_the_source_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1200: after a failover, a check on a host without the engine's folder compared the lake with the first source of conf/."""
+
+    class Shared:
+        """The object store to which the engine uploads the record of the source in use."""
+
+        def read(self, name: str) -> bytes | None:
+            assert name == SOURCE_FILE
+            return b'{"address": "two:3306"}'
+
+    def compared(given: ComparedDestination, *_: object) -> Iterator[TableResult]:
+        assert given.settings.source.address == given.config.destinations["shop"].source.address == given.source.address
+        addresses.append(given.source.address)
+        return iter(())
+
+    addresses: list[str] = []
+    monkeypatch.setattr(for_runs, "as_location", lambda _: SimpleNamespace(is_apart=True))
+    monkeypatch.setattr(for_runs, "_folder", lambda _: Shared())
+    monkeypatch.setattr(destination, "compare_destination", compared)
+    config = make_config(tmp_path)
+    sources = (SourceConfig(user="u", host="one"), SourceConfig(user="u", host="two"))
+    settings = config.destinations["shop"].model_copy(update={"source": sources[0], "sources": sources})
+    config = config.model_copy(update={"destinations": {"shop": settings}})
+    list(compare_with_source(config, "shop", ["shop.orders"], Extent()))
+    assert addresses == ["two:3306"]

@@ -23,9 +23,8 @@ from sluice.cdc_engine.binlog.rows.decoder import RowDecoder, ValueLocations
 from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
-from sluice.cdc_engine.destination_files import for_runs
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError
-from sluice.cdc_engine.instance.sources import reader_of, source_of
+from sluice.cdc_engine.instance.sources import read_by_engine, reader_of, source_of
 from sluice.cdc_engine.instance.tables.transforms_in_use import refuse_other_functions
 from sluice.cdc_engine.instance.tables.value_policies import policy_of
 from sluice.cdc_engine.meta.ledger import Ledger
@@ -40,7 +39,6 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, StepDecision, next_step
 from sluice.cdc_engine.snapshot.table_reader import KeptReaders, SourceTable, estimates
 from sluice.cdc_engine.snapshot.work import SizeEstimate, SnapshotDependencies
-from sluice.cdc_engine.source.in_use import SOURCE_FILE
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.staging.staged_columns import refuse_reserved
 from sluice.cdc_engine.table_meta.table_list.reading import read_list
@@ -266,7 +264,7 @@ class SourceTables:
 
     def _reading_now(self) -> DestinationConfig:
         """Returns the configuration with the source that is in use now. A failover may have changed the source since the run started."""
-        return self._config.reading_now(for_runs.local_copy(self._directory, SOURCE_FILE).parent)
+        return read_by_engine(self._config, self._directory)
 
     def _kept_to(self, server: Source) -> KeptReaders:
         with self._lock:
