@@ -43,9 +43,11 @@ _records = sqlalchemy.Table(
     sqlalchemy.Column("token", sqlalchemy.BigInteger, nullable=False),
     sqlalchemy.Column("record", LONG_TEXT, nullable=False),
 )
-# Driver → the options that limit how long it waits for the database.
-TIMEOUTS: dict[str, dict[str, int | str]] = {
-    "mysql": {"connect_timeout": ANSWER_SECONDS_MAX, "read_timeout": ANSWER_SECONDS_MAX, "write_timeout": ANSWER_SECONDS_MAX},
+_OF_MYSQL = dict.fromkeys(("connect_timeout", "read_timeout", "write_timeout"), ANSWER_SECONDS_MAX)
+# Kind of database, as the URL names it → the options that limit how long the driver waits for the database.
+TIMEOUTS: dict[str, Mapping[str, int | str]] = {
+    "mysql": _OF_MYSQL,
+    "mariadb": _OF_MYSQL,
     "postgresql": {
         "connect_timeout": ANSWER_SECONDS_MAX,
         "tcp_user_timeout": ANSWER_SECONDS_MAX * 1000,

@@ -1,14 +1,18 @@
-"""Tests that a record store continues on the new primary server of its database, although the earlier primary still answers."""
+"""Tests that a record store continues after a failover of its database: it waits for no server without a limit, and leaves a server that
+became read-only. Needs no server.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pymysql
 import pytest
 import sqlalchemy
 
 from sluice.cdc_engine.errors import NotSharedError
-from sluice.cdc_engine.records.sql import SqlRecordStore
+from sluice.cdc_engine.records.sql import ANSWER_SECONDS_MAX, SqlRecordStore
 
 
 @pytest.mark.found
@@ -22,3 +26,19 @@ def test_a_database_that_became_read_only_is_left_at_the_next_write(tmp_path: Pa
         store.write("meta.json", "two", version=version)
     # A new connection leads to the new primary server.
     assert store.write("meta.json", "two", version=version) == version + 1
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("scheme", ["mysql", "mariadb"])
+def test_no_request_waits_without_a_limit(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 1201: requests to a MariaDB had no time limit. After its host lost power, engines and standby hosts waited until a restart."""
+    given = dict[str, Any]()
+
+    def connect(**arguments: Any) -> None:
+        given.update(arguments)
+        raise pymysql.err.OperationalError(2003, "no server")
+
+    monkeypatch.setattr(pymysql, "connect", connect)
+    with pytest.raises(NotSharedError, match="no server"):
+        SqlRecordStore(f"{scheme}://sluice@db.{scheme}.invalid/meta", "shop")
+    assert {given[f"{each}_timeout"] for each in ("connect", "read", "write")} == {ANSWER_SECONDS_MAX}
