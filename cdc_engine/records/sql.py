@@ -28,6 +28,7 @@ TABLE = "sluice_meta"
 ANSWER_SECONDS_MAX = 10
 SETTING = "meta.url"
 OPENED = "opened"
+OPTIONS = "options"  # The argument with which Postgres gets settings of the session.
 CREATED_MAX = 50  # One statement creates at most this many records.
 # Scheme of a URL without a driver → the scheme with the driver that Sluice installs.
 DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
@@ -51,7 +52,7 @@ TIMEOUTS: dict[str, Mapping[str, int | str]] = {
     "postgresql": {
         "connect_timeout": ANSWER_SECONDS_MAX,
         "tcp_user_timeout": ANSWER_SECONDS_MAX * 1000,
-        "options": f"-c statement_timeout={ANSWER_SECONDS_MAX * 1000}",
+        OPTIONS: f"-c statement_timeout={ANSWER_SECONDS_MAX * 1000}",
     },
     "sqlite": {"timeout": ANSWER_SECONDS_MAX},
 }  # fmt: skip
@@ -192,12 +193,9 @@ def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
 
 @functools.lru_cache(maxsize=16)
 def _engine_of(url: sqlalchemy.URL, secret: str, pid: int) -> sqlalchemy.Engine:  # noqa: ARG001  the process is part of the key
-    arguments = TIMEOUTS.get(url.get_backend_name(), {})
     # With AUTOCOMMIT, each write is one statement that commits by itself. Otherwise a process that is suspended before its COMMIT would
     # keep the row locked for all other processes.
-    engine = sqlalchemy.create_engine(
-        url, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=dict(arguments)
-    )
+    engine = sqlalchemy.create_engine(url, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=_limits(url))
     if secret:
 
         @sqlalchemy.event.listens_for(engine, "do_connect")
@@ -205,6 +203,17 @@ def _engine_of(url: sqlalchemy.URL, secret: str, pid: int) -> sqlalchemy.Engine:
             parameters["password"] = filled(secret, f"the password of {SETTING}")
 
     return engine
+
+
+def _limits(url: sqlalchemy.URL) -> dict[str, int | str]:
+    """Returns the arguments that limit how long the driver waits for the database. Leaves out those that the URL has. Keeps the `options`
+    of the URL, which follow the limit in `options` and thus override it.
+    """
+    limits, given = TIMEOUTS.get(url.get_backend_name(), {}), url.normalized_query
+    kept: dict[str, int | str] = {name: value for name, value in limits.items() if name not in given}
+    if OPTIONS in limits and OPTIONS in given:
+        kept[OPTIONS] = " ".join((str(limits[OPTIONS]), *given[OPTIONS]))
+    return kept
 
 
 def _make_table(engine: sqlalchemy.Engine) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pymysql
 import pytest
 import sqlalchemy
@@ -42,3 +43,21 @@ def test_no_request_waits_without_a_limit(scheme: str, monkeypatch: pytest.Monke
     with pytest.raises(NotSharedError, match="no server"):
         SqlRecordStore(f"{scheme}://sluice@db.{scheme}.invalid/meta", "shop")
     assert {given[f"{each}_timeout"] for each in ("connect", "read", "write")} == {ANSWER_SECONDS_MAX}
+
+
+@pytest.mark.found
+def test_options_of_the_url_and_the_limits_both_apply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Defect 1202: the time limit replaced `options` of the URL. With a search_path in it, the table was created in another schema."""
+    given = dict[str, Any]()
+
+    def connect(**arguments: Any) -> None:
+        given.update(arguments)
+        raise psycopg.OperationalError("no server")
+
+    monkeypatch.setattr(psycopg, "connect", connect)
+    with pytest.raises(NotSharedError, match="no server"):
+        SqlRecordStore(
+            "postgresql://sluice@db.invalid/meta?options=-c%20search_path%3Dsluice&connect_timeout=3", "shop"
+        )
+    limit = f"-c statement_timeout={ANSWER_SECONDS_MAX * 1000}"
+    assert (given["options"], int(given["connect_timeout"])) == (f"{limit} -c search_path=sluice", 3)
