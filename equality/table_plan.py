@@ -11,6 +11,7 @@ from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, type_of
 from sluice.cdc_engine.config import DestinationConfig, TableConfig
 from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
 from sluice.equality.canonical import Canonical, canonical, identifier
+from sluice.spark_jobs.targets.casting import widens
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
 # Operation of a row in a change log → 1 if it adds a row to the table's state, or -1 if it removes one. Only rows that were merged by key,
@@ -71,6 +72,7 @@ def plan(
     """
     options = settings.table(version.database, version.table)
     key = tuple(options.key) or version.key
+    shared = settings.shard(version.database, version.table) is not None
     masked = _masked(version, options, key)
     found: list[Canonical] = []
     there = {name.lower(): (name, spark_type) for name, spark_type in lake.items()}
@@ -84,7 +86,8 @@ def plan(
                 _differs(version, f"the table in the source has the column {column.name}, which the Delta table lacks")
             )
         wanted = _expected(version, column, options.zero_dates)
-        if spark_type != wanted:
+        # Another shard may have widened the column of the common Delta table.
+        if spark_type != wanted and not (shared and widens(wanted, spark_type)):
             raise RefusedError(
                 _differs(version, f"column {column.name} is {wanted} in the source and {spark_type} in the Delta table")
             )

@@ -135,6 +135,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cdc_engine.snapshot",
         "spark_jobs.sql_text",
         "spark_jobs.side_tables.columns",
+        "spark_jobs.targets.casting",
     },
 }
 FOREIGN: dict[str, set[str]] = {
