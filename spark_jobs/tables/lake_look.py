@@ -46,22 +46,23 @@ class LakeLook:
 
     def __init__(self, storage_options: Mapping[str, str]) -> None:
         self._storage_options = dict(storage_options)
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[tuple[str, str], _Seen] = {}  # By path and source table, because shards share a path.
 
     def trouble(self, owner: Owner, path: str, record: TableRecord) -> str:
         """Returns what another program has done to the Delta table since the last run, and what an operator can do. `record` is the state
         in which the last run left the table. Returns "" if nothing relevant has changed. Raises TableError if the table's log cannot be
         read.
         """
-        seen = self._seen.get(path)
+        key = path, owner.table
+        seen = self._seen.get(key)
         if seen is None or seen.record != record or not _unchanged(seen):
-            seen = self._seen[path] = self._look(owner, path, record)
+            seen = self._seen[key] = self._look(owner, path, record)
         return seen.sentence
 
     def _look(self, owner: Owner, path: str, record: TableRecord) -> _Seen:
         # The stamp is taken first. If the file is replaced meanwhile, the next check finds another stamp.
         stamp = _stamp(path, record.version)
-        found = _left_by_the_run(path, record, self._seen.get(path)) if stamp else None
+        found = _left_by_the_run(path, record, self._seen.get((path, owner.table))) if stamp else None
         if found is None:
             found = self._opened(owner, path, record)
             stamp = _stamp(path, found.version) if found.exists else None

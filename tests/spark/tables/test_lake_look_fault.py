@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -148,3 +149,14 @@ def append(path: Path, number: int) -> TableRecord:
     """Appends a row as a run does, and returns the record that the run stores."""
     deltalake.write_deltalake(str(path), pa.table({"id": [number]}), mode="append")
     return record(path)
+
+
+@pytest.mark.found
+def test_fault_each_shard_of_a_restored_table_is_named(table: Path) -> None:
+    """Defect 1204: after `lake accept --as-it-is` of two shards, a finding about the first shard was also shown for the second one."""
+    look, left, other = LakeLook({}), record(table), dataclasses.replace(OWNER, table="shop_2.orders")
+    deltalake.DeltaTable(str(table)).restore(1)
+    for owner in (OWNER, other, OWNER):
+        found = look.trouble(owner, str(table), left)
+        assert found.startswith(f"{owner.table} is TABLE_RESTORED")
+        assert f"`sluice lake accept shop {owner.table}`" in found
