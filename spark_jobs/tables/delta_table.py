@@ -470,8 +470,7 @@ def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[LakeCol
             raise TableError(
                 table.name,
                 f"column {column.name} is {column.type} in the source and {type_name} in the Delta table "
-                f"{target.path}; change the type in the Delta table, or move the Delta table away and "
-                "re-snapshot it with `sluice snapshot start`",
+                f"{target.path}{shards.way_to_one_type(target.shard, type_name, column.type)}",
             )
     return [f"ALTER TABLE {sql_text.delta_path(target.path)} ADD COLUMNS ({', '.join(added)})"] if added else []
 

@@ -169,6 +169,24 @@ def refuse_unmarked(staged: StagedTable, shard: Shard | None) -> None:
             raise TableError(staged.name, why)
 
 
+def way_to_one_type(shard: Shard | None, there: str, wanted: str) -> str:
+    """Returns what to do if a column of the Delta table has the type `there`, and the source's column has the type `wanted`. For a shard,
+    the advice keeps the rows of the other shards. The text continues a sentence.
+    """
+    if shard is None:
+        return "; change the type in the Delta table, or move the Delta table away and re-snapshot it with `sluice snapshot start`"
+    elsewhere = "or set another `into` in conf/ for this shard"
+    if widens(there, wanted):
+        return (
+            f". Widen the column to {wanted} in the Delta table (type widening), then resume this shard with `sluice schema resume`; "
+            f"{elsewhere}"
+        )
+    return (
+        ", which other shards write too. Give the column one type in all shards of the source, then re-snapshot this shard with "
+        f"`sluice snapshot start`; {elsewhere}"
+    )
+
+
 # ── DDL statements that alter a shard ──
 
 

@@ -41,3 +41,28 @@ def test_other_partitions_name_a_way_that_creates_the_table_again_group(
     with pytest.raises(TableError) as caught:
         schema_statements(table, target, columns, ("id",), "owner")
     assert f"remove the setting from conf/, or {advice}" in str(caught.value)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("shard", "there", "advice"),
+    [
+        (None, pa.string(), "move the Delta table away and re-snapshot it"),
+        (SHARD, pa.string(), "Give the column one type in all shards of the source, then re-snapshot this shard"),
+        (SHARD, pa.int32(), "Widen the column to bigint in the Delta table (type widening), then resume this shard"),
+    ],
+    ids=["own table", "shard", "wider shard"],
+)
+def test_another_type_names_a_way_that_keeps_the_rows_of_other_shards_group(
+    tmp_path: Path, shard: Shard | None, there: pa.DataType, advice: str
+) -> None:
+    """Defect 1205: if a shard got a column that another shard has with another type, the advice was to move the common table away."""
+    columns = (LakeColumn(name="id", type="bigint"), LakeColumn(name=SHARD.column, type="string"))
+    deltalake.DeltaTable.create(tmp_path / "orders", pa.schema([("id", there), (SHARD.column, pa.string())]))
+    target = TableTarget(path=str(tmp_path / "orders"), shard=shard)
+    table = DeltaTable("shop_1.orders", target.path, "app", {}, shard)
+    table.refresh()
+    with pytest.raises(TableError) as caught:
+        schema_statements(table, target, columns, ("id",), "owner")
+    assert advice in str(caught.value)
+    assert ("move the Delta table away" in str(caught.value)) == (shard is None)
