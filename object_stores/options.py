@@ -23,7 +23,8 @@ DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")
 # Matches the signature of a SAS token in a URL, which errors must not show. Azure's client writes the token's parameters in another order,
 # so a search for the whole token finds nothing in the client's errors.
 SIGNATURE = re.compile(r"(?<=[?&]sig=)[^&\s'\"]+")
-# deltalake's name of an S3 option, in lower case and without aws_ → Sluice's name. deltalake accepts all of these names.
+# deltalake's name of an S3 option, in lower case and without aws_ → Sluice's name. deltalake accepts all of these names, with and without
+# aws_.
 NAMES = {
     "region": "region",
     "default_region": "region",
@@ -37,6 +38,8 @@ NAMES = {
     "session_token": "session_token",
     "token": "session_token",
 }
+# AWS's own name of the variable for S3 alone. deltalake accepts this name only with aws_.
+S3_ENDPOINT = "aws_endpoint_url_s3"
 CREDENTIALS = {  # Sluice's name of a credential → the environment variable from which AWS's own clients read it.
     "access_key_id": "AWS_ACCESS_KEY_ID",
     "secret_access_key": "AWS_SECRET_ACCESS_KEY",
@@ -125,4 +128,5 @@ def _is_plain(option: str) -> bool:
 
 def _name(option: str) -> str:
     """Returns Sluice's name for an S3 option of deltalake, or "" if the option is unknown."""
-    return NAMES.get(option.lower().removeprefix("aws_"), "")
+    name = option.lower()
+    return "endpoint" if name == S3_ENDPOINT else NAMES.get(name.removeprefix("aws_"), "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluice.object_stores.options import without_secrets
+from sluice.object_stores.options import known, without_secrets
 from sluice.spark_jobs.object_store import spark_environment, spark_path, spark_settings
 from sluice.spark_jobs.sql_text import delta_path
 
@@ -44,6 +44,19 @@ def test_s3_a_path_is_shown_as_spark_names_it(path: str, of_spark: str) -> None:
 def test_s3_the_location_of_a_store_becomes_settings(options: dict[str, str], settings: dict[str, str]) -> None:
     secrets = {"aws_access_key_id": "AKIA-one", "secret_access_key": "secret-one", "AWS_SESSION_TOKEN": "token-one"}
     assert spark_settings("s3", {**options, **secrets}) == {PREFIX + name: value for name, value in settings.items()}
+
+
+@pytest.mark.found
+def test_s3_the_endpoint_of_s3_alone_counts_in_every_client() -> None:
+    """Defect 1186: only deltalake used the option `aws_endpoint_url_s3`, which is AWS's own name. Staged batches and Spark's merges went to
+    Amazon's S3 instead of the store in which deltalake merged small tables.
+    """
+    endpoint, names = "http://minio:9000", ("aws_endpoint_url_s3", "AWS_ENDPOINT_URL_S3")
+    for options in ({name: endpoint} for name in names):
+        assert known(options) == {"endpoint": endpoint}
+        assert spark_settings("s3", options)[f"{PREFIX}endpoint"] == endpoint
+        assert endpoint in without_secrets(f"no answer from {endpoint}", options), "it is no secret"
+    assert known({"endpoint_url_s3": endpoint}) == {}, "deltalake does not know it without aws_"
 
 
 def test_s3_credentials_become_environment_and_nothing_else_does() -> None:
