@@ -101,7 +101,9 @@ class LakeWatch:
         began = time.monotonic()
         try:
             here = self._config.destination_dir(self._destination)
-            self._troubles = (*_shortened(self._found(stopped)), *catalog_troubles(here))
+            # Without a catalog in conf/, nothing has to be registered, and no run clears the record of earlier failures.
+            unregistered = catalog_troubles(here) if self._config.catalog is not None else ()
+            self._troubles = (*_shortened(self._found(stopped)), *unregistered)
         # The earlier findings are dropped after any error, because they may no longer be true.
         except Exception as error:
             self._troubles = (

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.config.locations import CatalogConfig
 from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.destination_files.catalog_record import Registered, write_registered
 from sluice.cdc_engine.limits import LAKE_WATCH_SECONDS
 from sluice.orchestration.sensor import lake_watch
 from sluice.orchestration.sensor.lake_watch import LOOK_SECONDS_MAX, LakeWatch
@@ -121,6 +123,19 @@ def test_fault_a_disk_that_is_not_mounted_is_a_few_sentences(shop: Watched, cloc
     watch.look([])
     assert len(watch.troubles()) == lake_watch.SHOWN_MAX + 1
     assert "4 further tables have problems too: check whether the lake's disk is mounted" in watch.troubles()[-1]
+
+
+@pytest.mark.found
+def test_fault_without_a_catalog_in_conf_no_table_is_reported_as_unregistered(shop: Watched, clock: Clock) -> None:
+    """Defect 1187: after `catalog` was removed from conf/ because the catalog refused tables, `status` advised forever to correct the
+    cause, and said that the next run registers the tables again.
+    """
+    write_registered(shop.directory, Registered(failed={("main", "shop", "orders"): "PERMISSION_DENIED"}))
+    for catalog, reported in ((CatalogConfig.model_validate({"name": "main"}), 1), (None, 0)):
+        watch = LakeWatch(shop.config.model_copy(update={"catalog": catalog}), "shop", at_once)
+        watch.look([])
+        assert len(watch.troubles()) == reported
+        clock.now += LAKE_WATCH_SECONDS
 
 
 def test_fault_a_file_of_records_that_cannot_be_read_is_reported(shop: Watched, clock: Clock) -> None:
