@@ -30,6 +30,7 @@ Columns = tuple[tuple[str, str], ...]  # (name, Spark's type)
 NOT_DELTA = "no Delta table"  # The `_Entry.location` of a catalog entry that is not a Delta table.
 # The longest comment of a column, in characters. Longer comments are cut, because a Hive metastore refuses them.
 COMMENT_MAX = 256
+NO_SCHEMA = "[SCHEMA_NOT_FOUND]"  # Spark's errors about a schema that does not exist begin with this text.
 OURS = "_sluice_"  # The columns that Sluice adds to a table have this prefix.
 IS_CURRENT = "is_current"  # The column of a history that marks the current rows.
 MARK = "sluice.of"  # The property of Sluice's views whose value identifies the Delta table of the view (`mark_of`).
@@ -248,7 +249,7 @@ def _drop(session: LakeSession, table: CatalogTable, entry: _Entry) -> None:
 
 
 def _entry(session: LakeSession, of: Identifier) -> _Entry | None:
-    """Returns the catalog's entry with this name, or None.
+    """Returns the catalog's entry with this name, or None if there is no such entry or no such schema.
 
     SHOW TABLES is executed before DESCRIBE, because pyspark logs a long error if DESCRIBE finds no such name. SHOW TABLES reads the
     pattern as a regular expression, so each special character is replaced by a dot.
@@ -256,7 +257,12 @@ def _entry(session: LakeSession, of: Identifier) -> _Entry | None:
     catalog, schema, name = of
     pattern = re.sub(r"\W", ".", name)
     within = f"{identifier(catalog)}.{identifier(schema)}"
-    listed = session.spark.sql(f"SHOW TABLES IN {within} LIKE {text(pattern)}").collect()
+    try:
+        listed = session.spark.sql(f"SHOW TABLES IN {within} LIKE {text(pattern)}").collect()
+    except Exception as error:  # pyspark's classes of errors differ between its versions and with Spark Connect.
+        if not first_line(error).startswith(NO_SCHEMA):
+            raise
+        return None
     if not any(str(row["tableName"]).lower() == name for row in listed):
         return None
     rows = session.spark.sql(f"DESCRIBE TABLE EXTENDED {quoted(of)}").collect()

@@ -267,6 +267,25 @@ def test_a_name_with_signs_of_a_pattern_is_found() -> None:
     assert len(session.statements) == 1
 
 
+class WithoutSchema(Answered):
+    """Imitates a Spark session in whose catalog the schema was dropped. Its error is Spark's."""
+
+    def collect(self) -> list[Any]:
+        raise ValueError(
+            "[SCHEMA_NOT_FOUND] The schema `main`.`shop` cannot be found. Verify the spelling.\nIf you did not"
+        )
+
+
+@pytest.mark.found
+def test_a_registration_ends_with_its_schema() -> None:
+    """Defect 1188: if the schema of a table that left the lake had been dropped, or Spark's catalog in memory had forgotten it, each run
+    failed to remove the registration. `status` advised forever to correct the cause.
+    """
+    session = WithoutSchema("orders", "EXTERNAL", "file:/lake/shop/orders")
+    assert unregister(session, [ORDERS, VIEW]) == {}  # type: ignore[arg-type]
+    assert session.statements == []
+
+
 class Redacted(Answered):
     """Imitates a Spark session whose catalog has one view of Sluice. The session redacts the view's properties by Spark's own patterns and
     by others.
