@@ -33,7 +33,14 @@ def folder_texts(directory: Path) -> ConfFiles:
 
 
 def inline_texts(root: Path, settings: Mapping[str, Any], destinations: Mapping[str, Mapping[str, Any]]) -> ConfFiles:
-    """Converts inline settings to the texts of a conf/. `settings` is the content of sluice.yaml. `root` is the project's folder."""
+    """Converts inline settings to the texts of a conf/. `settings` is the content of sluice.yaml. `root` is the project's folder. Raises
+    ConfigurationError if the settings of a destination are not a mapping.
+    """
+    for name, each in destinations.items():
+        if not isinstance(each, Mapping):
+            raise ConfigurationError(
+                f"destinations.{name}: write the settings of the destination, such as source and include, not {each!r}"
+            )
     main = {"engine": OWN_PROCESS, **settings}
     return ConfFiles(
         root.resolve() / INLINE_FOLDER,

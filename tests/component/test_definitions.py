@@ -277,6 +277,14 @@ def test_inline_settings_are_written_where_the_console_reads_them(tmp_path: Path
     assert "user: v" in (tmp_path / ".sluice/conf/destinations/shop.yaml").read_text()
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("given", [None, "mysql://db", ["source"]])
+def test_a_destination_without_settings_is_named(given: Any, tmp_path: Path) -> None:
+    """Defect 1189: a destination in `defs.yaml` whose settings were missing or no mapping ended `dg` with TypeError or ValueError."""
+    with pytest.raises(ConfigurationError, match=r"destinations\.shop: write the settings of the destination"):
+        inline_texts(tmp_path, {}, {"shop": given})
+
+
 @pytest.fixture
 def silent_host(conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartingHost:
     """Returns a host whose engine process does not answer. A start of the engine process runs a program that ends at once."""
