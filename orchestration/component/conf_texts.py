@@ -23,18 +23,21 @@ OWN_PROCESS = {"kind": "remote"}
 def folder_texts(directory: Path) -> ConfFiles:
     """Returns the texts of a conf/ folder. Raises ConfigurationError unless its settings put the engines into a process of their own."""
     files = read_conf_files(directory.resolve())
-    engine = mapping_of(MAIN, files.main, []).get("engine")
+    _refuse_same_process(str(files.directory / MAIN), mapping_of(MAIN, files.main, []).get("engine"))
+    return files
+
+
+def _refuse_same_process(where: str, engine: object) -> None:
     if not isinstance(engine, dict) or engine.get("kind") != OWN_PROCESS["kind"]:
         raise ConfigurationError(
-            f"{files.directory / MAIN}: set engine: {{kind: remote}}. In your own code location, the engines need a "
+            f"{where}: set engine: {{kind: remote}}. In your own code location, the engines need a "
             "separate process, because Dagster may replace the process of a code location at any time"
         )
-    return files
 
 
 def inline_texts(root: Path, settings: Mapping[str, Any], destinations: Mapping[str, Mapping[str, Any]]) -> ConfFiles:
     """Converts inline settings to the texts of a conf/. `settings` is the content of sluice.yaml. `root` is the project's folder. Raises
-    ConfigurationError if the settings of a destination are not a mapping.
+    ConfigurationError if the settings of a destination are not a mapping, or if the engines would not be in a process of their own.
     """
     for name, each in destinations.items():
         if not isinstance(each, Mapping):
@@ -42,6 +45,7 @@ def inline_texts(root: Path, settings: Mapping[str, Any], destinations: Mapping[
                 f"destinations.{name}: write the settings of the destination, such as source and include, not {each!r}"
             )
     main = {"engine": OWN_PROCESS, **settings}
+    _refuse_same_process("settings", main["engine"])
     return ConfFiles(
         root.resolve() / INLINE_FOLDER,
         yaml.safe_dump(main, sort_keys=False),

@@ -285,6 +285,16 @@ def test_a_destination_without_settings_is_named(given: Any, tmp_path: Path) -> 
         inline_texts(tmp_path, {}, {"shop": given})
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("engine", [{"kind": "embedded"}, {}, {"address": "127.0.0.1:4267"}, None])
+def test_inline_settings_put_the_engines_into_a_process_of_their_own_too(engine: Any, tmp_path: Path) -> None:
+    """Defect 1190: inline settings with `engine: {kind: embedded}`, or with an `engine` without `kind`, were not refused as those of a
+    folder are. Ticks started the engine process again and again, which ended because it had no engine to run.
+    """
+    with pytest.raises(ConfigurationError, match=r"settings: set engine: \{kind: remote\}"):
+        inline_texts(tmp_path, {"engine": engine}, {"shop": {"source": {"user": "u"}}})
+
+
 @pytest.fixture
 def silent_host(conf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartingHost:
     """Returns a host whose engine process does not answer. A start of the engine process runs a program that ends at once."""
