@@ -15,10 +15,13 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Protocol
 
 from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.sql_text import delta_path
 
 OWNER_PROPERTY = "sluice.owner"
 TABLE_OWNED, TABLE_UNOWNED, TABLE_MISSING = "TABLE_OWNED", "TABLE_UNOWNED", "TABLE_MISSING"
 TABLE_REPLACED, TABLE_RESTORED, TABLE_AHEAD = "TABLE_REPLACED", "TABLE_RESTORED", "TABLE_AHEAD"
+# With this property, Delta forgets transactions (`txn`) that are older than the property's value.
+FORGETTING = "delta.setTransactionRetentionDuration"
 # Delta operations that replace the content of a table.
 REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")
 # Delta operation that removes a column name → the operation's parameter with the name, or with a JSON list of names.
@@ -171,6 +174,16 @@ def refuse_others(owner: Owner, found: FoundTable) -> None:
     writer = LakeWriter(owner=owner, epoch=0, delivery=0)
     for state, why in (*_owned(writer, found), *_unowned(None, found)):
         raise TableError(owner.table, f"{why}, or {take_it_over(owner)}", state=state, for_good=True)
+
+
+def refuse_forgetting(name: str, path: str, properties: Collection[str]) -> None:
+    """Raises TableError if Delta forgets which changes were merged into a table. `properties` are the names of the table's properties."""
+    if FORGETTING in properties:
+        raise TableError(
+            name,
+            f"the Delta table {path} has the property {FORGETTING}, with which Delta forgets which changes Sluice has merged, so Sluice "
+            f"could merge changes twice. Remove the property: ALTER TABLE {delta_path(path)} UNSET TBLPROPERTIES ('{FORGETTING}')",
+        )
 
 
 def refuse_without_columns(writer: LakeWriter, record: TableRecord | None, found: FoundTable, instead: str) -> None:

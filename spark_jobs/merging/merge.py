@@ -41,7 +41,7 @@ from sluice.spark_jobs.staged_batch import (
     first_lacking,
     last_order_key,
 )
-from sluice.spark_jobs.table_owner import LakeWriter, TableRecord, refuse_unless_ours
+from sluice.spark_jobs.table_owner import LakeWriter, TableRecord, refuse_forgetting, refuse_unless_ours
 from sluice.spark_jobs.tables import alteration_steps
 from sluice.spark_jobs.tables.alterations import AlterationPlan, kept_columns
 from sluice.spark_jobs.tables.commit_record import CommitCounts, commit_record, maintenance_record
@@ -190,9 +190,10 @@ def _changed_already(table: DeltaTable, writer: LakeWriter, segment: SchemaSegme
 
 def refuse_other_owner(table: DeltaTable, writer: LakeWriter, record: TableRecord | None) -> None:
     """Raises TableError if the Delta table has another owner, is missing although it has a record, or was replaced or restored by another
-    program since the last run. Also raises it if the table has later changes than the ledger.
+    program since the last run. Also raises it if the table has later changes than the ledger, or if Delta forgets its transactions.
     """
     refuse_unless_ours(writer, record, table.found(record, writer.owner.to_text()))
+    refuse_forgetting(table.name, table.path, table.snapshot.properties)
 
 
 def staged_at(batch: StagedBatch) -> float:

@@ -31,7 +31,14 @@ from sluice.spark_jobs.errors import LostCommitError, TableError, unreadable_log
 from sluice.spark_jobs.fence import READ_ONLY, Fence
 from sluice.spark_jobs.side_tables.columns import SOURCE, MappedColumns, sources_of
 from sluice.spark_jobs.staged_batch import StagedBatch, epoch_of
-from sluice.spark_jobs.table_owner import TABLE_OWNED, FoundTable, Owner, TableRecord, behind_our_back
+from sluice.spark_jobs.table_owner import (
+    TABLE_OWNED,
+    FoundTable,
+    Owner,
+    TableRecord,
+    behind_our_back,
+    refuse_forgetting,
+)
 
 CHECKPOINT_COMMITS = 50
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -87,7 +94,7 @@ class SideTable:
 
     def open(self) -> SideTable:
         """Reads the table's newest version. Sets `log` to None if the table does not exist. Raises TableError if the table has another
-        owner or cannot be read.
+        owner or cannot be read, or if Delta forgets its transactions.
         """
         try:
             self.log = deltalake.DeltaTable(self.path, storage_options=dict(self.storage_options) or None)
@@ -103,6 +110,7 @@ class SideTable:
                 "use `sluice lake accept` for the source table, which also accepts its change log and history"
             )
             raise TableError(self.name, why, state=TABLE_OWNED, for_good=True)
+        refuse_forgetting(self.name, self.path, self.log.metadata().configuration)
         return self
 
     @property
