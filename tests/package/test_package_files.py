@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -28,6 +29,15 @@ def test_every_extra_is_defined_in_pyproject_and_installed_here() -> None:
     assert {extra.extra for extra in Extra} == {name for name, packages in defined.items() if packages}
     for extra in Extra:
         require(extra, ValueError)
+
+
+@pytest.mark.found
+def test_the_guide_names_every_extra_that_adds_packages() -> None:
+    """Defect 1192: the guide left out the extra `s3`, and said that `azure` adds nothing. `sluice sql` needs both for its stores."""
+    page = (ROOT / "docs/guides/install-from-the-package.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    adds = {name: what for names, what in rows for name in re.findall(r"`(\w+)`", names)}
+    assert {name for name, what in adds.items() if not what.startswith("nothing")} == {extra.extra for extra in Extra}
 
 
 def test_a_missing_library_is_one_sentence_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
