@@ -73,8 +73,8 @@ class ConsistentSnapshot:
 
 
 def consistent_snapshots_path(lake: str, destination: str) -> str:
-    """Returns the path of the Delta table with a destination's consistent snapshots."""
-    return f"{lake}/{FOLDER}/{destination}"
+    """Returns the path of the Delta table with a destination's consistent snapshots. `lake` may end in a slash, as in conf/."""
+    return f"{str(lake).rstrip('/')}/{FOLDER}/{destination}"
 
 
 NONE_YET = (

@@ -301,3 +301,12 @@ def test_consistent_snapshot_the_table_of_consistent_snapshots_keeps_the_newest(
     assert len(rows) < 9
     assert not shop.publish(batch(1100)), "what was published is known after the rewrite too"
     assert read_consistent_snapshot(shop.lake, "shop").order_key == 1100
+
+
+@pytest.mark.found
+def test_the_lake_may_end_in_a_slash_as_in_conf() -> None:
+    """Defect 1193: `read_consistent_snapshot("s3://bucket/lake/", …)` failed with an error of the disk or object store, because object
+    stores do not ignore doubled slashes. In conf/, a lake may end in a slash.
+    """
+    wanted = "s3://bucket/lake/_sluice_consistent_snapshots/shop"
+    assert {consistent_snapshots_path(f"s3://bucket/lake{end}", "shop") for end in ("", "/", "//")} == {wanted}
