@@ -127,7 +127,10 @@ class LakeWatch:
         captured = {table.name for table in read_tables(directory)}
         # Tables with an open snapshot are left out, because the snapshot is about to rewrite them.
         being_read = {each.name for each in SnapshotRecords(directory).all() if each.is_open}
-        self._lake_look = self._lake_look or LakeLook(storage_options(self._config.storage_options))
+        # Read for each inspection, because a secret may be rotated.
+        options = storage_options(self._config.storage_options)
+        self._lake_look = self._lake_look or LakeLook(options)
+        self._lake_look.storage_options = options
         watched = {
             name: records.kept(name)
             for name in records.names

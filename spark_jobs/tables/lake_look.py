@@ -42,10 +42,13 @@ class _Seen:
 
 
 class LakeLook:
-    """Checks whether other programs changed the Delta tables of one destination, and remembers each result. Not thread-safe."""
+    """Checks whether other programs changed the Delta tables of one destination, and remembers each result. Not thread-safe.
+
+    A caller sets `storage_options` again if their secrets may have changed.
+    """
 
     def __init__(self, storage_options: Mapping[str, str]) -> None:
-        self._storage_options = dict(storage_options)
+        self.storage_options = dict(storage_options)
         self._seen: dict[tuple[str, str], _Seen] = {}  # By path and source table, because shards share a path.
 
     def trouble(self, owner: Owner, path: str, record: TableRecord) -> str:
@@ -71,7 +74,7 @@ class LakeLook:
     def _opened(self, owner: Owner, path: str, record: TableRecord) -> FoundTable:
         """Returns the state of a table, read from its whole log. Raises TableError if the log cannot be read."""
         try:
-            log = deltalake.DeltaTable(path, storage_options=self._storage_options or None)
+            log = deltalake.DeltaTable(path, storage_options=self.storage_options or None)
             return _found(path, record, log)
         except TableNotFoundError:
             return FoundTable(exists=False, path=path)

@@ -185,6 +185,30 @@ def test_fault_an_inspection_that_fails_at_one_table_reports_its_findings_about_
     )
 
 
+@pytest.mark.found
+def test_fault_an_inspection_uses_the_current_secrets_of_the_store(
+    shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Defect 1194: the code server read the credentials of the lake's store once. After they had expired or were rotated, `status` showed
+    until a restart that the logs of the Delta tables could not be read.
+    """
+    shop.left("shop.orders")
+    token, used = tmp_path / "token", list[str]()
+
+    def opens(look: LakeLook, owner: Owner, path: str, record: TableRecord) -> str:
+        used.append(look.storage_options["aws_session_token"])
+        return ""
+
+    monkeypatch.setattr(LakeLook, "trouble", opens)
+    options = {"aws_session_token": f"$file:{token}"}
+    watch = LakeWatch(shop.config.model_copy(update={"storage_options": options}), "shop", at_once)
+    for secret in ("first-token", "second-token"):
+        token.write_text(secret)
+        watch.look([])
+        clock.now += LAKE_WATCH_SECONDS
+    assert used == ["first-token", "second-token"]
+
+
 def test_fault_a_slow_lake_is_inspected_less_often(
     shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
