@@ -1,8 +1,8 @@
 """Sets properties of Sluice in a Delta table, and changes nothing else. `sluice lake accept` and `sluice position set` call this module.
 
-deltalake's `set_table_properties` adds the feature `variantType` to every table with named features, and refuses tables with clustering or
-widened columns. So this module writes the commit itself: it has the table's present metadata with other properties. The format is described
-in https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
+deltalake's `set_table_properties` adds the feature `variantType` to every table with named features, and refuses tables with clustering,
+widened columns or in-commit timestamps. So this module writes the commit itself: it has the table's present metadata with other properties.
+The format is described in https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from sluice.spark_jobs.tables.new_table import ENGINE_INFO, write_commit
 from sluice.spark_jobs.targets.ways import FEATURED_WRITER
 
 # If a table has one of these features, deltalake writes the commit, because the commit must have more than this module writes.
-DEMANDING = frozenset({"inCommitTimestamp", "catalogManaged", "coordinatedCommits-preview", "catalogOwned-preview"})
+DEMANDING = frozenset({"catalogManaged", "coordinatedCommits-preview", "catalogOwned-preview"})
+# With this property, each commit has a time in its first action, and each time is later than that of the commit before.
+IN_COMMIT_TIMES, IN_COMMIT_TIME = "delta.enableInCommitTimestamps", "inCommitTimestamp"
 
 
 def set_own_properties(
@@ -69,6 +71,7 @@ def _commit_text(log: Any, properties: Mapping[str, str]) -> str:
         "createdTime": there.created_time,
     }
     info = {
+        **_in_commit_time(log, now),
         "timestamp": now,
         "operation": "SET TBLPROPERTIES",
         "operationParameters": {"properties": json.dumps(dict(properties))},
@@ -79,3 +82,11 @@ def _commit_text(log: Any, properties: Mapping[str, str]) -> str:
         {"metaData": {name: value for name, value in metadata.items() if value is not None}},
     ]
     return "".join(json.dumps(action, ensure_ascii=False, separators=(",", ":")) + "\n" for action in actions)
+
+
+def _in_commit_time(log: Any, now: int) -> dict[str, int]:
+    """Returns the time that a commit after the version of `log` must contain, in milliseconds since 1970, or {} if it needs none."""
+    if log.metadata().configuration.get(IN_COMMIT_TIMES) != "true":
+        return {}
+    newest: Mapping[str, Any] = next(iter(log.history(1)), {})
+    return {IN_COMMIT_TIME: max(now, int(newest.get(IN_COMMIT_TIME, 0)) + 1)}

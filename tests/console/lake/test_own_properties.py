@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,3 +49,27 @@ def test_a_property_is_set_unless_another_program_committed_first(
     found = deltalake.DeltaTable(str(tmp_path))
     assert found.metadata().configuration == {"sluice.owner": "ours"}
     assert (found.metadata().name, found.protocol().reader_features) == ("orders", ["timestampNtz"])
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("ahead_ms", [-1000, 3_600_000])
+def test_a_table_with_in_commit_timestamps_gets_its_owner(tmp_path: Path, ahead_ms: int) -> None:
+    """Defect 1195: `sluice lake accept` refused a table with in-commit timestamps, which deltalake cannot write, and advised to check the
+    disk. So a table that had been replaced had no way out of its state.
+    """
+    enabled = {"delta.enableInCommitTimestamps": "true"}
+    deltalake.DeltaTable.create(str(tmp_path), pa.schema([("id", pa.int64())]))
+    first, newest = tmp_path / "_delta_log" / f"{0:020d}.json", int(time.time() * 1000) + ahead_ms
+    actions = {name: value for line in first.read_text().splitlines() for name, value in json.loads(line).items()}
+    actions["commitInfo"] |= {"inCommitTimestamp": newest}
+    actions["metaData"]["configuration"] = enabled
+    actions["protocol"] = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["inCommitTimestamp"]}
+    names = sorted(actions)  # The first action is `commitInfo`.
+    first.write_text("".join(json.dumps({name: actions[name]}) + "\n" for name in names))
+    set_own_properties(
+        deltalake.DeltaTable(str(tmp_path)), str(tmp_path), {"sluice.owner": "ours"}, {}, check=lambda: None
+    )
+    found = deltalake.DeltaTable(str(tmp_path))
+    assert found.metadata().configuration == {**enabled, "sluice.owner": "ours"}
+    second = (tmp_path / "_delta_log" / f"{1:020d}.json").read_text().splitlines()
+    assert json.loads(second[0])["commitInfo"]["inCommitTimestamp"] > newest, "it is in the first action, and later"
