@@ -286,9 +286,7 @@ class History:
             FROM_KEY: pa.scalar(segment.order_key, pa.int64()),
             OPERATION_NAME: pa.scalar("update"),
         }
-        opened = _with(rows, at)
-        ends = {VALID_TO: at[VALID_FROM], TO_KEY: at[FROM_KEY]}
-        closed = _with(rows, ends)
+        closed, opened = _with(rows, {VALID_TO: at[VALID_FROM], TO_KEY: at[FROM_KEY]}), _with(rows, at)
         marks: Any = pa.array([True] * rows.num_rows + [False] * rows.num_rows)
         source = pa.concat_tables([closed, opened]).append_column(CLOSES, marks)
         return self._merge(source, keys, commit)
@@ -486,7 +484,9 @@ def _with(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
 
 
 def _filled(value: str, kind: str, type_: Any) -> Any:
-    """Converts a value of the manifest to Arrow. In the manifest, binary values are hexadecimal."""
+    """Converts a value of the manifest to Arrow. In the manifest, binary values are hexadecimal, and instants are in UTC without a zone."""
+    if kind == "timestamp":  # Arrow does not convert a text without a zone to a type with a zone.
+        return pa.scalar(value).cast(pa.timestamp("us")).cast(type_)
     return pa.scalar(bytes.fromhex(value), type_) if kind == "binary" else pa.scalar(value).cast(type_)
 
 

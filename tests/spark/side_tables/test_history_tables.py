@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime as dt
 from pathlib import Path
 
 import deltalake
@@ -75,6 +76,16 @@ def test_a_statement_that_adds_a_column_with_a_value_makes_new_versions_history(
     logged.write(logged.stage(SchemaChange(48, wider, fills=(("price", "7"),))))
     found = logged.rows(logged.target.history, "id, price, _sluice_from_order_key", "id, _sluice_from_order_key")
     assert found == [(1, None, 16), (1, 7, 48), (2, None, 16)]
+
+
+@pytest.mark.found
+def test_an_added_timestamp_with_a_default_makes_new_versions_history(logged: LoggedTable) -> None:
+    """Defect 1206: after ADD of a TIMESTAMP with a DEFAULT, the merge of a small history failed with ArrowInvalid at each attempt."""
+    wider = Schema({**ORDERS.columns, "made": "timestamp"}, ("id",))
+    logged.write(logged.stage(changes([insert(1, 16)])))
+    logged.write(logged.stage(SchemaChange(48, wider, fills=(("made", "2024-02-29 01:02:03.5"),))))
+    found = logged.rows(logged.target.history, "made, _sluice_from_order_key", "_sluice_from_order_key")
+    assert found == [(None, 16), (dt.datetime(2024, 2, 29, 1, 2, 3, 500_000, dt.UTC), 48)]
 
 
 def test_a_column_that_comes_without_a_value_is_no_new_version_history(logged: LoggedTable) -> None:
