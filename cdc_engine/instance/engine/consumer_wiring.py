@@ -29,7 +29,7 @@ from sluice.cdc_engine.store.file_store import FileEventStore
 from sluice.cdc_engine.store.prepared import PreparedFiles
 from sluice.cdc_engine.store.window.positions import WindowPosition
 from sluice.cdc_engine.store.window.window import Window
-from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
+from sluice.cdc_engine.table_meta.change.policy import ZERO_DATES, Policy, SchemaDecisions
 from sluice.cdc_engine.table_meta.history.resolutions import Resolutions
 from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
 
@@ -101,9 +101,13 @@ def consumers_of(
 def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:
     """Returns the object that decides about schema changes, from the policies in conf/ and the operators' approvals and schemas."""
     files = ReviewFiles(directory)
+
+    def policy(database: str, table: str) -> Policy:
+        return {**config.schema_policy(database, table), ZERO_DATES: config.table(database, table).zero_dates}
+
     return SchemaDecisions(
         destination=config.name,
-        policy=config.schema_policy,
+        policy=policy,
         approved=files.approved,
         note=files.note,
         resolved=SchemaAnswers(lambda: source_of(config), directory).resolved,

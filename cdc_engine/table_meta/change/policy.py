@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from sluice.batch_manifest.values import Alteration, AlterationKind
 from sluice.cdc_engine.states import TableState
@@ -22,7 +23,10 @@ from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 HOLD, STOP = "hold", "stop"
 TRUNCATE, DROP_TABLE, DROP_PARTITION = "truncate", "drop_table", "drop_partition"
 
-Policy = Mapping[str, str]  # Kind of change (a key of PLANS) → setting.
+# Kind of change (a key of PLANS) → setting. A policy may also have the table's setting `zero_dates` (ZERO_DATES).
+Policy = Mapping[str, str]
+ZERO_DATES, TEXT = "zero_dates", "text"
+_DATES = re.compile(r"(?:date|datetime|timestamp)(?:\(\d\))?(?!\w)")
 # Kind of change → setting → what the lake does.
 PLANS: Mapping[str, Mapping[str, str]] = {
     "add": {"apply": "the column is added"},
@@ -156,6 +160,24 @@ def items_of(alterations: Sequence[Alteration]) -> list[Item]:
         for each in alterations
         if each.kind is not AlterationKind.WIDEN or lake_type(each.old_type) != lake_type(each.new_type)
     ]
+
+
+def alterations_of(items: Iterable[Item]) -> tuple[Alteration, ...]:
+    return tuple(item.alteration for item in items if item.alteration is not None)
+
+
+def why_reprinted(alterations: Iterable[Alteration], policy: Policy) -> str:
+    """Returns a sentence that names a column of dates whose existing values the lake stores as text that the new type prints in another
+    form, or "" if there is no such column. The lake stores dates as text if `zero_dates` is text.
+    """
+    for each in alterations if policy.get(ZERO_DATES) == TEXT else ():
+        old, new = _DATES.match(each.old_type), _DATES.match(each.new_type)
+        if old and new and old[0] != new[0]:
+            return (
+                f"with `zero_dates: text`, the lake stores the values of the column {each.column} as text, and the new type {new[0]} "
+                f"prints existing values in another form than {old[0]}"
+            )
+    return ""
 
 
 def described(alteration: Alteration) -> str:

@@ -33,9 +33,11 @@ from sluice.cdc_engine.table_meta.change.policy import (
     Item,
     PendingChange,
     PolicyAnswer,
+    alterations_of,
     choices,
     decide,
     items_of,
+    why_reprinted,
 )
 from sluice.cdc_engine.table_meta.change.renaming import is_copy, is_remains, moved
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
@@ -173,6 +175,8 @@ def _become(
     lake needs a re-snapshot (`done.unknown`). If the table is not captured or is stopped, only its schema changes. `rows_lost` are actions
     that deleted or inserted rows without row events. The policy decides about the actions in PARTITION_LOST. Other actions stop the table.
     """
+    if not done.unknown and context.running(name):
+        done = dataclasses.replace(done, unknown=why_reprinted(done.alterations, context.answers.policy(name)))
     items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
     unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
     if unknown or not context.running(name):
@@ -203,7 +207,7 @@ def _reviewed(
             "is stop for one of these changes"
         )
         effect = _stop(context, name, kind, CannotFollowError(decision.verdict.value, reason), schema)
-        return dataclasses.replace(effect, alterations=_alterations_of(items))
+        return dataclasses.replace(effect, alterations=alterations_of(items))
     pending = PendingChange(
         destination=context.destination,
         database=name[0],
@@ -215,11 +219,7 @@ def _reviewed(
         choices=choices(items, policy),
     )
     stopped = Stopped(state=decision.verdict.value, reason=pending.reason, schema=schema)
-    return DdlEffect(name, TableChangeKind.STOPPED, stopped, alterations=_alterations_of(items), pending=pending)
-
-
-def _alterations_of(items: list[Item]) -> tuple[Alteration, ...]:
-    return tuple(item.alteration for item in items if item.alteration is not None)
+    return DdlEffect(name, TableChangeKind.STOPPED, stopped, alterations=alterations_of(items), pending=pending)
 
 
 def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:

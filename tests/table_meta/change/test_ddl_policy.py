@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluice.batch_manifest.values import Alteration, AlterationKind
-from sluice.cdc_engine.config import SchemaChangesConfig
+from sluice.cdc_engine.config import DestinationConfig, SchemaChangesConfig
 from sluice.cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind
 from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.instance.engine.consumer_wiring import review_of
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.table_meta.change.policy import (
@@ -131,6 +132,30 @@ def test_ddl_the_configuration_has_the_plans_and_defaults_of_the_policy() -> Non
 def test_ddl_a_wider_type_concerns_the_lake_where_its_own_type_changes(old: str, new: str, concerns: bool) -> None:
     widened = Alteration(kind=AlterationKind.WIDEN, column="c", old_type=old, new_type=new)
     assert bool(items_of([widened])) is concerns
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("old", "new", "differs"),
+    [
+        ("datetime", "datetime(3)", True),
+        ("timestamp(6)", "timestamp", True),
+        ("date", "datetime", True),
+        ("datetime", "datetime", False),
+        ("int", "bigint", False),
+    ],
+)
+def test_ddl_dates_that_the_lake_stores_as_text_get_another_form(
+    tmp_path: Path, old: str, new: str, differs: bool
+) -> None:
+    """Defect 1207: with `zero_dates: text`, MODIFY of DATETIME to DATETIME(3) left texts without a fraction in the lake."""
+    wanted = {"name": "d", "source": {"user": "root"}, "include": ".*", "tables": {"shop.t": {"zero_dates": "text"}}}
+    conf = review_of(DestinationConfig.model_validate(wanted), tmp_path)
+    for table, stops in (("t", differs), ("u", False)):
+        history = Reviewed(tmp_path).history(**{**conf.policy("shop", table), "convert": "apply"})
+        history.apply(f"ALTER TABLE t ADD made {old} NULL", "shop", at(200))
+        changes = history.apply(f"ALTER TABLE t MODIFY made {new} NULL", "shop", at(300))
+        assert [each.state for each in changes if "zero_dates: text" in each.reason] == ["DDL_UNSUPPORTED"] * stops
 
 
 # ── the history ──
