@@ -5,8 +5,10 @@ Geometry (SRID and WKB) and VECTOR (little-endian floats) keep the bytes that th
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,12 +33,17 @@ VECTOR_PREFIX_BYTES = 4
 
 @column_type(TypeCode.STRING)
 def char(column: Column) -> ColumnType:
-    """Returns the type of a CHAR or BINARY column. `metadata`: length in bytes. Row images omit trailing spaces and zero bytes."""
-    length = column.metadata
+    """Returns the type of a CHAR or BINARY column. `metadata`: length in bytes. Row images omit trailing spaces of a CHAR, and trailing
+    zero bytes of a BINARY. The declared type decides which of them are missing, because conf/ may set another charset (`charsets`).
+    """
+    length, declared = column.metadata, column.mysql_type.lower().partition("(")[0]
     prefix_bytes = 2 if length > 255 else 1
     if not transcoding.is_text(column.charset):
-        return _binary(prefix_bytes, functools.partial(_padded, width=length))
-    return _text(prefix_bytes, column)
+        return _binary(prefix_bytes, _bytes if declared == "char" else functools.partial(_padded, width=length))
+    found = _text(prefix_bytes, column)
+    if declared != "binary":
+        return found
+    return dataclasses.replace(found, finish=functools.partial(_padded_text, width=length, decode=found.finish))
 
 
 @column_type(TypeCode.VARCHAR, TypeCode.VAR_STRING)
@@ -75,6 +82,14 @@ def _text(prefix_bytes: int, column: Column) -> ColumnType:
 def _bytes(values: Values) -> AnyArray:
     array, _ = transcoding.copied(values, pa.binary())
     return array
+
+
+def _padded_text(values: Values, width: int, decode: Callable[[Values], AnyArray]) -> AnyArray:
+    """Decodes values of a BINARY column as text, with the zero bytes that the row image omits."""
+    buffers: Any = _padded(values, width).buffers()
+    offsets = np.frombuffer(buffers[1], np.int32).astype(np.int64)
+    buffer = np.frombuffer(buffers[2], np.uint8) if buffers[2].size else np.zeros(1, np.uint8)
+    return decode(Values(buffer, np.where(values.starts < 0, -1, offsets[:-1]), np.diff(offsets)))
 
 
 def _padded(values: Values, width: int) -> AnyArray:

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values, type_of
+from sluice.cdc_engine.binlog.result_rows.result_types import result_type
 from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column, RowEventKind, TableVersion
 from tests.binlog.rows.event_bytes import ID, block, event
@@ -144,6 +146,26 @@ def test_a_value_that_its_type_does_not_allow_is_refused_with_its_row(given: Col
     with pytest.raises(ValueRefusedError, match=reason) as caught:
         type_of(given).finish(values(None, good, item))
     assert caught.value.row == 2
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("charset", "given", "select"),
+    [
+        ("utf8mb4", column(TypeCode.STRING, 5, charset="binary", mysql_type="binary(5)"), b"abc\0\0"),
+        ("binary", column(TypeCode.STRING, 20, charset="utf8mb4", mysql_type="char(5)"), b"abc"),
+    ],
+    ids=["binary as text", "char as bytes"],
+)
+def test_a_charset_in_conf_gives_the_stream_the_value_of_a_snapshot_fidelity(
+    charset: str, given: Column, select: bytes
+) -> None:
+    """Defect 1208: with `charsets` for a BINARY, the stream left out its trailing zero bytes. For a CHAR, both added zero bytes."""
+    known = ValuePolicy(charsets={"c": charset}).corrected(given)
+    by_stream = type_of(known).finish(values(b"abc", None, b"")).to_pylist()
+    by_snapshot = result_type(known, given.charset).finish(values(select, None)).to_pylist()
+    assert by_stream[:2] == by_snapshot == [select if charset == "binary" else select.decode(), None]
+    assert [len(each or "") for each in by_stream] == [len(select), 0, len(select.removeprefix(b"abc")) and 5]
 
 
 def test_a_vector_of_mysql_9_is_its_floats_as_bytes_fidelity() -> None:
