@@ -227,9 +227,12 @@ class RowDecoder:
         return taken
 
     def shown_fill(self, column: str, text: str | None) -> str | None:
-        """Applies the column's mask to the default value that existing rows got when the column was added to the table. `text` and the
-        result have the form of `contracts.Column.default`.
+        """Applies `charsets` and the column's mask to the default value that existing rows got when the column was added to the table.
+        `text` and the result have the form of `contracts.Column.default`. Raises ValueError if `text` does not fit the charset.
         """
+        if text is not None:
+            declared = next(each for each in self.version.columns if each.name == column)
+            text = self.policy.corrected_text(declared, text)
         mask = self._rules.mask_of(column) if self._rules is not None else None
         if mask is None or text is None:
             return text

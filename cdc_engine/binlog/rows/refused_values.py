@@ -11,8 +11,10 @@ import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from sluice.cdc_engine.binlog.charsets.statement_text import LiteralUnknownError, as_bytes, raw_in
 from sluice.cdc_engine.binlog.column_types import ValueRefusedError, Values
 from sluice.cdc_engine.binlog.column_types.entry import AnyArray
+from sluice.cdc_engine.binlog.column_types.transcoding import is_text
 from sluice.cdc_engine.binlog.row_rules.rules import NO_RULES, RowRules
 from sluice.cdc_engine.binlog.rows.shard_column import ShardColumn
 from sluice.cdc_engine.contracts import Column
@@ -44,9 +46,38 @@ class ValuePolicy:
     shard: ShardColumn | None = None
 
     def corrected(self, column: Column) -> Column:
-        """Returns the column with the charset that `charsets` has for it, or unchanged if `charsets` does not have the column."""
+        """Returns the column with the charset that `charsets` has for it, and with its labels and default in this charset. Returns the
+        column unchanged if `charsets` does not have the column. A label whose bytes are not text in this charset stays unchanged; such a
+        default becomes unknown.
+        """
         charset = self.charsets.get(column.name.lower())
-        return dataclasses.replace(column, charset=charset) if charset else column
+        if not charset:
+            return column
+        labels = tuple(self._label(column, label) for label in column.labels)
+        try:
+            default = tuple(None if each is None else self.corrected_text(column, each) for each in column.default)
+        except ValueError:
+            default = ()
+        return dataclasses.replace(column, charset=charset, labels=labels, default=default)
+
+    def corrected_text(self, column: Column, text: str) -> str:
+        """Returns a label, or a value that has the form of `Column.default`, in the charset that `charsets` has for the column. Raises
+        ValueError if the bytes of the text are not text in this charset.
+        """
+        charset, declared = self.charsets.get(column.name.lower(), ""), column.charset
+        if not charset or not declared or (column.labels and "binary" in (charset, declared)):
+            return text
+        try:
+            raw = as_bytes(text, declared) if is_text(declared) else bytes.fromhex(text)
+            return raw_in(raw, charset) if is_text(charset) else raw.hex()
+        except LiteralUnknownError as error:
+            raise ValueError(str(error)) from error
+
+    def _label(self, column: Column, label: str) -> str:
+        try:
+            return self.corrected_text(column, label)
+        except ValueError:
+            return label
 
     def corrects(self, columns: Iterable[str]) -> bool:
         """Returns whether `charsets` has any of the columns."""

@@ -16,6 +16,7 @@ from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
 from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.binlog.type_codes import TypeCode
 from sluice.cdc_engine.contracts import Column, RowEventKind, TableVersion
+from sluice.cdc_engine.staging.staged_columns import staged_fills
 from tests.binlog.rows.event_bytes import ID, block, event
 
 
@@ -166,6 +167,22 @@ def test_a_charset_in_conf_gives_the_stream_the_value_of_a_snapshot_fidelity(
     by_snapshot = result_type(known, given.charset).finish(values(select, None)).to_pylist()
     assert by_stream[:2] == by_snapshot == [select if charset == "binary" else select.decode(), None]
     assert [len(each or "") for each in by_stream] == [len(select), 0, len(select.removeprefix(b"abc")) and 5]
+
+
+@pytest.mark.found
+def test_a_charset_in_conf_applies_to_labels_and_defaults_fidelity() -> None:
+    """Defect 1209: with `charsets` for an ENUM, the lake had the label in the declared charset, and a comparison reported each row."""
+    written = "ü".encode().decode("latin1")
+    kind = column(TypeCode.ENUM, 1, charset="latin1", labels=(written, "é"), default=(written,), mysql_type="enum")
+    known = ValuePolicy(charsets={"c": "utf8mb4"}).corrected(kind)
+    assert type_of(known).finish(values(b"\x01", b"\x02")).to_pylist() == ["ü", "é"]
+    assert known.default == ("ü",)
+    octets = column(TypeCode.VARCHAR, 5, charset="binary", default=("C3BC",), mysql_type="varbinary(5)")
+    table = TableVersion(database="shop", table="t", columns=(ID, octets), key=("id",), version="v1")
+    assert ValuePolicy(charsets={"c": "utf8mb4"}).corrected(octets).default == ("ü",)
+    assert ValuePolicy(charsets={"c": "ascii"}).corrected(octets).default == ()
+    decoder = RowDecoder(table, policy=ValuePolicy(charsets={"c": "utf8mb4"}))
+    assert staged_fills(decoder, (("c", "C3BC"),)) == (("c", "ü"),)
 
 
 def test_a_vector_of_mysql_9_is_its_floats_as_bytes_fidelity() -> None:
