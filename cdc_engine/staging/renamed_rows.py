@@ -16,8 +16,8 @@ from sluice.cdc_engine.states import TableState
 
 
 def refuse_renamed(change: TableChange, rules: StagingRules, begin: int) -> None:
-    """Raises TableStoppedError if the lake cannot follow the rename of a column (`refuse_columns`) or of a table (`refuse_rows`). `begin`
-    is the order key at which the batch begins.
+    """Raises TableStoppedError if the lake cannot follow the rename of a column (`refuse_columns`) or of a table (`refuse_rows`,
+    `refuse_filter`). `begin` is the order key at which the batch begins.
 
     Does nothing if the lake has the change already, which happens if the stream is read again because another table was resumed. A check
     could then be wrong: conf/ may have changed since the first reading, and no longer show with which settings the lake's rows were
@@ -26,6 +26,7 @@ def refuse_renamed(change: TableChange, rules: StagingRules, begin: int) -> None
     if change.order_key > rules.has_up_to(f"{change.database}.{change.table}"):
         refuse_columns(change, rules)
         refuse_rows(change, rules.keys, rules.lacking_before(begin), rules.policies)
+        refuse_filter(change, rules)
 
 
 def refuse_rows(
@@ -75,6 +76,25 @@ def refuse_rows(
         reason = (
             f"the table was renamed from {origin}, and conf/ declares another key for {origin} than for {name}, so the lake "
             "has the rows under the old name's key; set the same `key` for both names, then resume the table"
+        )
+        raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
+
+
+def refuse_filter(change: TableChange, rules: StagingRules) -> None:
+    """Raises TableStoppedError for a renamed table if conf/ captures a column under only one of the table's two names. The lake then lacks
+    the column's earlier values, or has values that conf/ now excludes. Does nothing if `change` is no rename of a table.
+    """
+    schema, kept = change.schema, rules.kept
+    if schema is None or kept is None or not change.renamed_from:
+        return
+    database, _, table = change.renamed_from.partition(".")
+    now = dataclasses.replace(schema, key=rules.keys.get(schema.name) or schema.key)
+    before = dataclasses.replace(now, database=database, table=table)
+    if differ := sorted({*kept(now).tolist()} ^ {*kept(before).tolist()}):
+        reason = (
+            f"the table was renamed from {change.renamed_from}, and column_include or column_exclude in conf/ captures the column "
+            f"{schema.columns[differ[0]].name} under only one of the two names, so the rows in the lake do not fit. Sluice re-snapshots "
+            "the table by itself, unless `snapshot` is never. If the column must stay out of the lake, exclude it under both names"
         )
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
 
