@@ -34,7 +34,7 @@ TYPES = {
 COMPARABLE_RANGES = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"))
 # Columns of these types are selected with `+ 0`. The addition removes the leading zeros of ZEROFILL, and makes the server return a number
 # instead of bytes for BIT.
-NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")
+NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "year", "bit")
 FLOATS = ("float", "double")
 # Matches a whole string in a JSON document (group 1), or the `.0` at the end of a number with the character after the number (group 2).
 # Strings are matched so that a `.0` within a string is not changed.

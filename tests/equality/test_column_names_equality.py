@@ -53,3 +53,24 @@ def test_equality_compares_a_table_without_a_key_whose_columns_have_any_name(she
     assert shelf.one("t").verdict is Verdict.EQUAL
     shelf.lay("t", rows.slice(1))
     assert [(each.kind, each.count) for each in shelf.one("t").differences] == [("missing", 1)]
+
+
+@pytest.mark.found
+def test_equality_ignores_the_leading_zeros_of_a_long_decimal(shelf: Shelf) -> None:
+    """Defect 1211: a ZEROFILL column of more than 38 digits differed in each row, because the server prints leading zeros."""
+    nines = f"{'9' * 35}.{'9' * 30}"
+    shelf.make(
+        "CREATE TABLE {db}.d (id int PRIMARY KEY, v decimal(40,2) zerofill, w decimal(65,30) unsigned zerofill, x decimal(65,0))",
+        f"INSERT INTO {{db}}.d VALUES (1, 1.5, {nines}, -{'9' * 65}), (2, 0, 0.5, 0), (3, NULL, NULL, NULL)",
+    )
+    texts = {
+        "v": ["1.50", "0.00", None],
+        "w": [nines, f"0.5{'0' * 29}", None],
+        "x": [f"-{'9' * 65}", "0", None],
+    }
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int32()), **texts})
+    shelf.lay("d", rows)
+    found = shelf.one("d")
+    assert found.verdict is Verdict.EQUAL, found
+    shelf.lay("d", changed(rows, "v", 0, "1.51"))
+    assert [each.columns[0][0] for each in shelf.one("d").differences] == ["v"]
