@@ -115,12 +115,14 @@ def altered(
     alterations = difference(schema, after, names, strict=statement.strict)
     after = with_row_times(after) if versioned else after
     unknown = unknown or why_rewritten(_changed(statement, slots, columns), session, converts=converts)
-    if not schema.key and key:
-        unknown = (
-            unknown
-            or "the statement adds a key, but the lake has one row per row image, because the table had no key before"
-        )
+    unknown = unknown or _why_keyless(schema, after)
     return Altered(schema=after, fills=fills, alterations=alterations, unknown=unknown)
+
+
+def _why_keyless(before: TableSchema, after: TableSchema) -> str:
+    if before.key or not after.key:
+        return ""
+    return "the statement adds a key, but the lake has one row per row image, because the table had no key before"
 
 
 def _changed(
@@ -198,6 +200,9 @@ def followed(before: TableSchema | None, after: TableSchema) -> Altered:
             unknown = f"rows that existed got values in the column {column.name} that the binlog does not contain"
         elif column.default[0] is not None:
             fills.append((column.name, column.default[0]))
+    there = {column.name.lower(): column for column in before.columns}
+    both = [ChangedColumn(there[each.name.lower()], each, None) for each in after.columns if each.name.lower() in there]
+    unknown = unknown or why_rewritten(both, NO_SESSION, converts=False) or _why_keyless(before, after)
     return Altered(schema=after, fills=tuple(fills), alterations=alterations, unknown=unknown)
 
 

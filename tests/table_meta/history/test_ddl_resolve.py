@@ -98,6 +98,28 @@ def test_ddl_a_resolved_table_continues_with_the_schema_given_from_its_stop_on(
 
 
 @pytest.mark.found
+@pytest.mark.parametrize(
+    ("began", "key", "why"),
+    [("time", ("id",), "number of fraction digits"), ("time(3)", (), "adds a key"), ("time(3)", ("id",), "")],
+)
+def test_ddl_a_given_schema_that_changes_existing_rows_needs_them(
+    tmp_path: Path, began: str, key: tuple[str, ...], why: str
+) -> None:
+    """Defect 1212: if a given schema had other fraction digits of a TIME, or a first key, the lake kept its rows as they were."""
+    before = dataclasses.replace(ORDERS, columns=(ID, DeclaredColumn(name="began", type=began)), key=key)
+    history = opened(tmp_path)
+    server = DdlServerFacts(flavour="mysql", charset="utf8mb4")
+    history.seed(SchemaSnapshot(server, (("shop", "utf8mb4"),), (before,)), at(100))
+    (stop,) = history.apply(UNREADABLE, "shop", at(200))
+    given = ANSWER.replace("`wave`", "`began` time(3) DEFAULT NULL, `wave`")
+    Resolutions(tmp_path).keep(schema_of(given, "shop", "orders"), stop.order_key)
+    history.rewind(at(150))
+    (change,) = history.apply(UNREADABLE, "shop", at(200))
+    assert change.state == ("DDL_UNSUPPORTED" if why else "")
+    assert why in change.reason
+
+
+@pytest.mark.found
 def test_ddl_a_stop_has_the_version_by_which_consumers_read_on(tmp_path: Path) -> None:
     """Test for defect 17: whatever decision the lake waits for, the stream continues with the table's new schema. If there is none, the
     table version contains the reason.
