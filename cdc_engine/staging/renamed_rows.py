@@ -14,6 +14,10 @@ from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.states import TableState
 
+# The settings of a table by which its values are decoded, and their differences between two names after which the lake's rows still fit.
+DECODING = ("charsets", "zero_dates", "undecodable")
+HARMLESS = (("zero_dates", "error", "null"), ("undecodable", "stop", "quarantine"))
+
 
 def refuse_renamed(change: TableChange, rules: StagingRules, begin: int) -> None:
     """Raises TableStoppedError if the lake cannot follow the rename of a column (`refuse_columns`) or of a table (`refuse_rows`,
@@ -36,8 +40,8 @@ def refuse_rows(
     policies: Mapping[str, ValuePolicy],
 ) -> None:
     """Raises TableStoppedError if the lake lacks rows of the renamed table, or if the old or the new name is a shard. Raises the same error
-    if conf/ sets another key, charset, filter, mask or transform for the new name than for the old name. Does nothing if `change` is no
-    rename.
+    if conf/ sets another key, filter, mask or transform for the new name than for the old name, or decodes values in another way. Does
+    nothing if `change` is no rename.
 
     `keys` and `policies` have, by "database.table", the keys that conf/ names and the policies. `lacking` are the tables
     whose earlier changes are missing in the lake.
@@ -65,12 +69,14 @@ def refuse_rows(
             "table"
         )
         raise TableStoppedError(change.database, change.table, TableState.ROWS_RULE, reason)
-    if policies.get(name, DEFAULT_POLICY).charsets != policies.get(origin, DEFAULT_POLICY).charsets:
-        reason = (
-            f"the table was renamed from {origin}, and `charsets` in conf/ differs for the two names, so texts in the lake were decoded "
-            "with the charsets of the old name; set the same `charsets` for both names, then resume the table"
-        )
-        raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
+    for setting in DECODING:
+        old, new = (getattr(policies.get(each, DEFAULT_POLICY), setting) for each in (origin, name))
+        if old != new and (setting, old, new) not in HARMLESS:
+            reason = (
+                f"the table was renamed from {origin}, and `{setting}` in conf/ differs for the two names, so values in the lake were "
+                f"decoded with the `{setting}` of the old name; set the same `{setting}` for both names, then resume the table"
+            )
+            raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
     key = change.schema.key if change.schema else ()
     if (keys.get(name) or key) != (keys.get(origin) or key):
         reason = (

@@ -32,6 +32,29 @@ def test_ddl_a_table_with_other_charsets_than_under_its_old_name_stops(tmp_path:
 
 @pytest.mark.found
 @pytest.mark.parametrize(
+    ("orders", "items", "named"),
+    [
+        ({}, {"zero_dates": "text"}, "zero_dates"),
+        ({"zero_dates": "text"}, {}, "zero_dates"),
+        ({"zero_dates": "error"}, {}, ""),
+        ({"undecodable": "quarantine"}, {}, "undecodable"),
+        ({}, {"undecodable": "quarantine"}, ""),
+        ({"zero_dates": "text"}, {"zero_dates": "text"}, ""),
+    ],
+)
+def test_ddl_a_table_with_other_zero_dates_than_under_its_old_name_stops(
+    tmp_path: Path, orders: dict[str, str], items: dict[str, str], named: str
+) -> None:
+    """Defect 1213: if conf/ sets `zero_dates: text` for one name of a renamed table only, its merges failed, and a resume did not help."""
+    policies = {"shop.orders": ValuePolicy(**orders), "shop.items": ValuePolicy(**items)}  # type: ignore[arg-type]
+    taken = batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS))
+    stopped = stage(taken, "shop", 1, tmp_path, StagingRules(policies=policies)).stopped
+    assert [(each.table, each.state) for each in stopped] == [("items", "DDL_UNSUPPORTED")] * bool(named)
+    assert all(f"set the same `{named}` for both names" in each.reason for each in stopped)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
     ("excluded", "stops"),
     [("shop.orders:note", True), ("shop.items:note", True), ("shop.orders:note,shop.items:note", False), ("", False)],
 )
