@@ -116,6 +116,7 @@ def write_archive(record: Mapping[str, Any], path: Path) -> None:
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+        os.fchmod(descriptor, 0o600)  # An existing file keeps its permissions otherwise.
         for name, text in (("report.txt", as_text(record)), ("report.json", json.dumps(record, indent=1))):
             content = text.encode()
             entry = tarfile.TarInfo(f"sluice-doctor/{name}")

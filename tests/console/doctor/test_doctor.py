@@ -110,6 +110,19 @@ def test_no_secret_is_in_the_report_of_a_valid_conf(planted: Installation, tmp_p
     assert record["versions"]["dagster"].startswith("1.")
 
 
+@pytest.mark.found
+def test_only_its_owner_reads_an_archive_that_replaces_an_earlier_file(
+    installation: Installation, tmp_path: Path
+) -> None:
+    """Defect 1216: an archive that overwrote a file kept its permissions, so that other users could read the report."""
+    installation.destination(3306)
+    archive = tmp_path / "report.tar.gz"
+    archive.write_text("an earlier report")
+    archive.chmod(0o644)
+    assert RUNNER.invoke(app, ["doctor", "--archive", str(archive)]).exit_code == 0
+    assert archive.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_part_that_fails_leaves_the_others(installation: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: object) -> None:
         raise OSError("no disk")
