@@ -27,7 +27,8 @@ NAMES_LOCATION = re.compile(r"(_env|_file|^file|^env|^key)$")
 LOCATIONS = frozenset({"env", "file", "command"})  # The keys of a mapping that says where a secret is.
 REFERENCE = re.compile(r"\$[A-Za-z_][\w.-]*")
 FORMS = (
-    (re.compile(r"(://[^\s/:@?#'\"]*):[^\s/@'\"]+@"), rf"\1:{HIDDEN}@"),  # The password in a URL.
+    # The password in a URL. It may contain a slash, because SQLAlchemy accepts that in the URL of a ledger's database.
+    (re.compile(r"(://[^\s/:@?#'\"]*):[^\s@'\"]+@"), rf"\1:{HIDDEN}@"),
     (re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]+"), rf"\1{HIDDEN}"),
     (
         re.compile(r"(?i)(\bidentified\s+(?:with\s+\S+\s+)?(?:by|as)\s+)('(?:[^'\\]|\\.|'')*'|\"[^\"]*\"|\S+)"),
@@ -41,6 +42,7 @@ FORMS = (
         rf"\1{HIDDEN}",
     ),
 )
+URL_PASSWORD = re.compile(r"://[^/:@?#]*:([^@]+)@")  # As above, in a setting of conf/.
 QUERY = re.compile(r"(\w+://[^\s?#'\"]+)\?[^\s'\"]+")
 
 
@@ -115,10 +117,13 @@ def secrets_in(value: Any, name: str, root: Path, environment: Mapping[str, str]
     found |= {environment.get(reference[1:], "") for reference in REFERENCE.findall(value)}
     if _stands_for_secret(name) and not REFERENCE.fullmatch(value):
         found.add(value)
-    password = urllib.parse.urlsplit(value).password if "://" in value and "[" not in value else None
-    return found | (
-        {password, urllib.parse.unquote(password)} if password and not REFERENCE.fullmatch(password) else set()
-    )
+    passwords = URL_PASSWORD.findall(value)
+    if "://" in value and "[" not in value:
+        passwords.append(urllib.parse.urlsplit(value).password or "")
+    for password in passwords:
+        if password and not REFERENCE.fullmatch(password):
+            found |= {password, urllib.parse.unquote(password)}
+    return found
 
 
 def secrets_of_environment(environment: Mapping[str, str]) -> set[str]:

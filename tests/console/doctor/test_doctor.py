@@ -179,6 +179,17 @@ def test_a_location_of_a_secret_is_shown_and_its_secret_is_hidden_everywhere(tmp
     assert redactor.value(shown_setting(conf))["source"] == {"password": {"env": "SHORT_ONE"}}
 
 
+@pytest.mark.found
+def test_a_password_with_a_slash_in_a_url_is_hidden(tmp_path: Path) -> None:
+    """Defect 1217: `doctor` showed the password of the ledger's database in `meta.url` if the password contained a slash."""
+    conf = {"meta": {"kind": "sql", "url": "postgresql://sluice:open/sesame@db/sluice"}}
+    redactor = Redactor(secrets_in(conf, "", tmp_path, {}))
+    assert redactor.value(shown_setting(conf))["meta"]["url"] == f"postgresql://sluice:{HIDDEN}@db/sluice"
+    assert redactor.text("the password open/sesame is wrong") == f"the password {HIDDEN} is wrong"
+    assert Redactor([]).text("mysql://sluice:a/b@db/shop refused") == f"mysql://sluice:{HIDDEN}@db/shop refused"
+    assert Redactor([]).text("http://127.0.0.1:3000/runs/a fails") == "http://127.0.0.1:3000/runs/a fails"
+
+
 def test_a_short_secret_does_not_make_the_text_unreadable() -> None:
     assert Redactor(["q7"]).text("q7 of aq7b, q7.") == f"{HIDDEN} of aq7b, {HIDDEN}."
     assert Redactor(["", " "]).text("plain text") == "plain text"
