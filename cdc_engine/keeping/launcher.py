@@ -183,12 +183,10 @@ def _started(name: str) -> Lifecycle[Any, Any]:
         return slot.get(START_WAIT_SECONDS)
     except (EngineStartingError, EngineStoppedError, LeaseLostError):
         raise
-    except SluiceError as error:
+    # Catches all errors. An error that is not a SluiceError, for example a full disk or a defect, gives the engine the state ERROR.
+    except Exception as error:
         if _operator is not None:
             _operator.report_failed(name, error)
-        _note_failed(name, error)
-        raise
-    except Exception as error:  # A defect of Sluice. The engine gets the state ERROR.
         _note_failed(name, error)
         raise
 

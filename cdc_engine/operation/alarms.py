@@ -11,9 +11,8 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
-from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.status import EngineStatus
-from sluice.cdc_engine.states import ENDED
+from sluice.cdc_engine.states import ENDED, failed_state
 
 QUIET_SECONDS = 60.0  # If a problem begins again within this time after its end, it counts as the same problem.
 # Matches a number, or a duration with its unit. If a message becomes the key of an alarm, "#" replaces each match, because numbers in the
@@ -51,9 +50,10 @@ def matters(destination: str, status: EngineStatus) -> Iterator[Alarm]:
         yield Alarm(destination=destination, key=FIGURE.sub("#", trouble), state="TROUBLE", text=trouble)
 
 
-def failed(destination: str, error: SluiceError) -> Alarm:
-    """Returns the alarm for an engine that could not be started."""
-    return Alarm(destination=destination, key=ENGINE, state=error.code, text=str(error))
+def failed(destination: str, error: BaseException) -> Alarm:
+    """Returns the alarm for an engine that could not be started. Its state and text are those that `sluice status` shows."""
+    state, reason = failed_state(error)
+    return Alarm(destination=destination, key=ENGINE, state=state, text=reason)
 
 
 class AlarmWatcher:

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Sequence
 
 from sluice.cdc_engine.config.alarms import AlarmConfig
-from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.status import EngineStatus
 from sluice.cdc_engine.operation.alarms import AlarmWatcher, failed, matters
 from sluice.cdc_engine.operation.handlers import AlarmSender, handler_of
@@ -32,7 +31,7 @@ class Operator:
             with self._lock:
                 self._watcher(destination).see([*matters(destination, status)])
 
-    def report_failed(self, destination: str, error: SluiceError) -> None:
+    def report_failed(self, destination: str, error: BaseException) -> None:
         """Sends an alarm which says that the destination's engine could not be started. Sends only one alarm for repeated failures with the
         same state. Earlier alarms about other problems do not end, because no running engine has found that these problems have ended.
         """

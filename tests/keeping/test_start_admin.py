@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from sluice.cdc_engine.ha.leases import open_lease
-from sluice.cdc_engine.keeping import acts, orders
+from sluice.cdc_engine.keeping import acts, launcher, orders
+from sluice.cdc_engine.operation import operator
+from sluice.cdc_engine.operation.alarms import Alarm, failed
 
 
 @pytest.mark.found
@@ -49,3 +51,32 @@ def test_admin_a_release_names_the_destination_that_no_host_has_taken(
     reported = acts.release("shop", tmp_path, seconds=0.0)
     assert reported.done
     assert reported.message.endswith("; no other host has taken shop yet")
+
+
+@pytest.mark.found
+def test_admin_an_alarm_reports_a_start_that_fails_with_an_error_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1218: an engine that could not be started because of a full disk or wrong permissions caused no alarm."""
+
+    class Engines(operator.Operator):
+        def __init__(self) -> None:
+            super().__init__([])
+            self.reported: list[Alarm] = []
+
+        def report_failed(self, destination: str, error: BaseException) -> None:
+            self.reported.append(failed(destination, error))
+
+    def refused(_name: str) -> None:
+        raise PermissionError(13, "Permission denied", "/data/engine/shop/meta.json")
+
+    alarms = Engines()
+    (tmp_path / "conf").mkdir()
+    monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
+    for name, value in (("_slots", {}), ("_operator", alarms), ("_make", refused)):
+        monkeypatch.setattr(launcher, name, value)
+    with pytest.raises(PermissionError):
+        launcher.take_up("shop")
+    (alarm,) = alarms.reported
+    assert (alarm.key, alarm.state) == ("engine", "ERROR")
+    assert alarm.text == "PermissionError: [Errno 13] Permission denied: '/data/engine/shop/meta.json'"
