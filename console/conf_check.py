@@ -10,17 +10,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from sluice.cdc_engine.config import SluiceConfig, TableConfig, load_config
+from sluice.cdc_engine.config.alarms import AlarmConfig
 from sluice.cdc_engine.config.conf_files import MAIN, file_of, mapping_of, read_conf_files, repeated_keys
-from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError
+from sluice.cdc_engine.errors import ConfFilesError, ConfigurationError, SecretUnavailableError
 from sluice.cdc_engine.handlers.installed import problem_of
 from sluice.cdc_engine.instance.tables.value_policies import rules_of
+from sluice.cdc_engine.operation.handlers import handler_of
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.table_filter import split_patterns
 from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
@@ -42,7 +44,9 @@ def conf_problems(conf: Path) -> list[str]:
     message.
     """
     try:
-        problems = list(_broker_problems(load_config(conf)))
+        config = load_config(conf)
+        problems = [f"{MAIN}: {each}" for each in _alarm_problems(config.alarms)]
+        problems += _broker_problems(config)
     except ConfFilesError as error:
         problems = list(error.problems)
     except ConfigurationError as error:
@@ -61,6 +65,19 @@ def conf_problems(conf: Path) -> list[str]:
     for name, text in sorted(files.destinations.items()):
         problems += [f"{file_of(name)}: {each}" for each in _destination_problems(_record(text), conf.parent)]
     return problems
+
+
+def _alarm_problems(alarms: Sequence[AlarmConfig]) -> Iterator[str]:
+    """Yields a message for each alarm that no engine could send, because the location of its URL contains no URL, or because its file with
+    certificate authorities cannot be read. `_secret_problems` reports secrets that cannot be read.
+    """
+    for alarm in alarms:
+        try:
+            handler_of(alarm)
+        except SecretUnavailableError:
+            continue
+        except ConfigurationError as error:
+            yield str(error)
 
 
 def unset_passwords(record: dict[str, Any]) -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 import smtplib
 import threading
 import time
@@ -20,13 +21,15 @@ from typing import Any
 import structlog
 
 from sluice.cdc_engine.config.alarms import AlarmConfig
-from sluice.cdc_engine.environment import filled
+from sluice.cdc_engine.environment import described, filled
+from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.operation.alarms import Alarm
 from sluice.cdc_engine.operation.mails import to_mail_server
 
 WAITING_MAX = 1000
 TRIES, PAUSE_SECONDS = 5, 1.0
 ANSWER_SECONDS = 10.0
+WEBHOOK = re.compile(r"https?://[^\s/]\S*", re.IGNORECASE)
 
 log = structlog.get_logger()
 # A function that sends an alarm. If the receiver does not accept the alarm, the function raises an error, and is called again later.
@@ -81,14 +84,19 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 def handler_of(config: AlarmConfig) -> Handler:
-    """Returns the handler for an entry of `alarms` in conf/. Raises ConfigurationError if a secret cannot be read."""
+    """Returns the handler for an entry of `alarms` in conf/. Raises ConfigurationError if a secret cannot be read, if the location of a
+    webhook's URL contains another text, or if a file with certificate authorities cannot be read.
+    """
     if config.kind == "log":
         return to_log
     if config.kind == "email":
         return to_mail_server(config, filled(config.password, "alarms"))
-    return to_webhook(
-        filled(config.url, "alarms"), {name: filled(value, "alarms") for name, value in config.headers.items()}
-    )
+    url = filled(config.url, "alarms")
+    if not WEBHOOK.fullmatch(url):  # Does not quote the text, because it may be a secret.
+        raise ConfigurationError(
+            f"alarms: {described(config.url)} does not contain the URL of a webhook: write http://… or https://… there, without blanks"
+        )
+    return to_webhook(url, {name: filled(value, "alarms") for name, value in config.headers.items()})
 
 
 class AlarmSender:

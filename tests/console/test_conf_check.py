@@ -60,7 +60,7 @@ def test_a_variable_whose_name_has_a_hyphen_or_a_dot_is_named_too(conf: Path) ->
 
 def test_nothing_is_named_if_all_variables_are_set(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("LEDGER_PASSWORD", "HOOK", "HOOK_TOKEN", "MAIL_PASSWORD", "SECOND", "CANAL_HASH"):
-        monkeypatch.setenv(name, "https://a.example/ and more")
+        monkeypatch.setenv(name, "https://a.example/and-more")
     assert conf_problems(conf) == []
 
 
@@ -109,3 +109,21 @@ def test_a_time_zone_of_consumers_that_does_not_exist_is_refused(tmp_path: Path,
     for known in ("Asia/Shanghai", "+08:00", "utc"):
         shop.write_text(BROKERS.replace("FIRST", f"time_zone: '{known}'").replace("'a:['", "'a:.*'"))
         assert conf_problems(tmp_path) == []
+
+
+@pytest.mark.found
+def test_an_alarm_that_cannot_be_sent_is_named(conf: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Defect 1219: `check` accepted a variable that contains no URL, and a `ca_file` that does not exist. Each alarm of such a webhook was
+    dropped, and with such a `ca_file` no engine started.
+    """
+    for name in ("LEDGER_PASSWORD", "HOOK_TOKEN", "MAIL_PASSWORD", "SECOND", "CANAL_HASH"):
+        monkeypatch.setenv(name, "it is set")
+    monkeypatch.setenv("HOOK", "hooks.example.com/T0/secret")
+    missing = tmp_path / "ca.pem"
+    (conf / "sluice.yaml").write_text(MAIN.replace("user: u", f"user: u, ca_file: {missing}"))
+    assert conf_problems(conf) == [
+        "sluice.yaml: alarms: the environment variable HOOK does not contain the URL of a webhook: write http://… or https://… "
+        "there, without blanks",
+        f"sluice.yaml: alarms: the file {missing} with the certificate authorities of the mail server cannot be read (No such file or "
+        "directory): correct ca_file",
+    ]
