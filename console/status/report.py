@@ -7,7 +7,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,13 +18,11 @@ from rich.text import Text
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import Holder, TableVersion
-from sluice.cdc_engine.destination_files import LakeTables, lease_holder, ledger_text
+from sluice.cdc_engine.destination_files import lease_holder, ledger_text
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.instance.health import NO_TICK
 from sluice.cdc_engine.keeping import orders
 from sluice.cdc_engine.position import position_text
-from sluice.cdc_engine.snapshot.record import progress, progress_record
-from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState, ended, engine_way_out, way_out
 from sluice.cdc_engine.status_file import engine_status
 from sluice.cdc_engine.table_meta.table_list.reading import count_of_list, read_cascades, read_tables
@@ -40,6 +37,7 @@ from sluice.console.stack.dagster_storage import daemon_sentence, lost_storage, 
 from sluice.console.stack.processes import ProcessFile
 from sluice.console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table, shown_lag
 from sluice.console.status.include_check import unmatched_warnings
+from sluice.console.status.snapshots import failed_sentence, open_snapshots
 
 # `sluice status` reports a snapshot that has made no progress for this long. A shorter pause is normal: after a failed run, the snapshot
 # sensor starts another run within five minutes.
@@ -121,7 +119,7 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
             read_destination(config.destination_dir(name), name, now),
             foreign_keys=_foreign_keys(config, name),
             keyless=_keyless(config, name),
-            snapshots=_snapshots(config, name, now),
+            snapshots=open_snapshots(config, name, now),
         )
         for name in sorted(config.destinations)
     ]
@@ -166,28 +164,6 @@ def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> lis
         f"the {name} was never started; start the {name} with `sluice up`"
         for name in (processes.part_names(config) if there else ())
         if name not in {*there, *foreign}
-    ]
-
-
-def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, Any]]:
-    """Returns the open snapshots of a destination. If their records cannot be read, returns one failed snapshot with the error."""
-    records = SnapshotRecords(config.destination_dir(name))
-    try:
-        found = [each for each in records.all() if each.is_open]
-        in_lake = set(LakeTables(config.destination_dir(name)).names) if found else set()
-        still = records.still_seconds(now) if found else {}
-    except MetaError as error:
-        return [{"table": "its tables", "state": SnapshotState.FAILED, "reason": str(error)}]
-    return [
-        {
-            "table": each.name,
-            "state": each.state,
-            "reason": each.reason,
-            "lake_is_older": each.lake_is_older if each.name in in_lake else "",
-            "still_seconds": still.get(each.name, 0.0),
-            **progress_record(progress(each, now)),
-        }
-        for each in found
     ]
 
 
@@ -356,12 +332,7 @@ def find_problems(
         found += [f"{one.name}: {trouble}" for trouble in one.troubles]
         found += consumer_problems(one)
         found += [_stop_sentence(one.name, table) for table in one.stopped_tables]
-        found += [
-            f"{one.name}: the snapshot of {each['table']} failed: {each['reason']} (`sluice snapshot resume {one.name} "
-            f"{shlex.quote(each['table'])}` reads the table again)"
-            for each in one.snapshots
-            if each["state"] == SnapshotState.FAILED
-        ]
+        found += [failed_sentence(one.name, each) for each in one.snapshots if each["state"] == SnapshotState.FAILED]
         found += [
             f"{one.name}: no run has read rows of {each['table']} for {each['still_seconds'] / 60:.0f} min, "
             f"and changes of the table are buffered: check whether the sensor {one.name}_snapshots is "
