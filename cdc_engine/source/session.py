@@ -18,8 +18,12 @@ from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, Slui
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.tunnel import Tunnel, explained
 
-# The server's error codes for a refused login or privilege, which a retry does not resolve.
-ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
+# The server's error codes for a refused login or privilege, which a retry does not resolve. Among them: the host may not log in (1130), the
+# account's plugin is not loaded (1524), the password has expired (1820, 1862), and the account is locked, for example after wrong passwords
+# (3118 and 3955 of MySQL, 4150 and 4151 of MariaDB).
+ACCESS_DENIED = frozenset(
+    {1044, 1045, 1130, 1227, 1251, 1396, 1524, 1698, 1820, 1862, 2059, 2061, 3118, 3955, 4150, 4151}
+)
 
 
 class SourceSession(pymysql.connections.Connection):

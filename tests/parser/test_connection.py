@@ -17,6 +17,7 @@ from sluice.cdc_engine.errors import (
 )
 from sluice.cdc_engine.parser.connection import SourceConnection, answer_error
 from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.source.session import session_error
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.certificates import write_certificate
 from tests.fix_servers import ServerFactory
@@ -144,3 +145,26 @@ def test_an_error_in_the_dump_is_shown_with_its_number_and_message(
     answer = b"\xff" + code.to_bytes(2, "little") + b"#HY000" + text.encode()
     assert type(answer_error(source, answer)) is error
     assert isinstance(answer_error(source, b"\xfe\x00\x00\x02\x00"), SourceConnectionError)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (1130, "Host '10.0.0.5' is not allowed to connect to this MySQL server"),
+        (1524, "Plugin 'mysql_native_password' is not loaded"),
+        (1862, "Your password has expired. To log in you must change it using a client that supports expired passwords."),
+        (1820, "You must reset your password using ALTER USER statement before executing this statement."),
+        (3955, "Access denied for user 'u'@'h'. Account is blocked for 1 day(s) due to 3 consecutive failed logins."),
+        (4150, "User is blocked because of too many credential errors; unblock with 'ALTER USER / FLUSH PRIVILEGES'"),
+        (4151, "Access denied, this account is locked"),
+    ],
+)
+def test_an_account_that_is_locked_or_expired_is_refused_like_a_wrong_password(code: int, text: str) -> None:
+    """Defect 1221: an expired password or a locked account counted as a lost connection. The engine showed RECONNECTING, and after some
+    heartbeats it failed over to a standby source.
+    """
+    source = Source(destination="shop", host="h", port=1, user="u")
+    error = session_error(source, code, text)
+    assert isinstance(error, AccessDeniedError)
+    assert f"u@h:1 was refused: {text} (error {code})" in str(error)
