@@ -24,6 +24,9 @@ from sluice.cdc_engine.source.tunnel import Tunnel, explained
 ACCESS_DENIED = frozenset(
     {1044, 1045, 1130, 1227, 1251, 1396, 1524, 1698, 1820, 1862, 2059, 2061, 3118, 3955, 4150, 4151}
 )
+# Parts of the server's messages about TLS, in lower case. The server refuses a session without TLS, or has none itself, or the client
+# refuses the server's certificate.
+OF_TLS = ("certificate", "ssl is required", "insecure transport")
 
 
 class SourceSession(pymysql.connections.Connection):
@@ -122,7 +125,7 @@ def session_error(source: Source, code: int, text: str) -> SluiceError:
     where, message = f"{source.user}@{source.address}", text.lower()
     if code in ACCESS_DENIED:
         return AccessDeniedError(f"{where} was refused: {text} (error {code}); check user, password and grants")
-    if "certificate" in message or "ssl is required" in message:
+    if any(part in message for part in OF_TLS):
         return ConfigurationError(
             f"TLS with {source.address} in mode {source.tls_mode} failed: {text}; correct `tls` of the source in conf/, or the "
             "server's certificate"

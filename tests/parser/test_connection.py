@@ -168,3 +168,12 @@ def test_an_account_that_is_locked_or_expired_is_refused_like_a_wrong_password(c
     error = session_error(source, code, text)
     assert isinstance(error, AccessDeniedError)
     assert f"u@h:1 was refused: {text} (error {code})" in str(error)
+
+
+@pytest.mark.found
+def test_a_server_that_requires_tls_is_a_matter_of_conf() -> None:
+    """Defect 1222: with `tls: {mode: DISABLED}`, a server with require_secure_transport, such as Azure's, counted as a lost connection."""
+    text = "Connections using insecure transport are prohibited while --require_secure_transport=ON."
+    error = session_error(Source(destination="shop", host="h", port=1, user="u", tls_mode="DISABLED"), 3159, text)
+    assert isinstance(error, ConfigurationError)
+    assert "correct `tls` of the source in conf/" in str(error)
