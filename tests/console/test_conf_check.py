@@ -122,8 +122,12 @@ def test_an_alarm_that_cannot_be_sent_is_named(conf: Path, monkeypatch: pytest.M
     missing = tmp_path / "ca.pem"
     (conf / "sluice.yaml").write_text(MAIN.replace("user: u", f"user: u, ca_file: {missing}"))
     assert conf_problems(conf) == [
-        "sluice.yaml: alarms: the environment variable HOOK does not contain the URL of a webhook: write http://… or https://… "
-        "there, without blanks",
-        f"sluice.yaml: alarms: the file {missing} with the certificate authorities of the mail server cannot be read (No such file or "
-        "directory): correct ca_file",
+        (
+            "sluice.yaml: alarms: the environment variable HOOK does not contain the URL of a webhook: write http://… or https://… "
+            "there, without blanks"
+        ),
+        (
+            f"sluice.yaml: alarms: the file {missing} with the certificate authorities of the mail server cannot be read (No such file or "
+            "directory): correct ca_file"
+        ),
     ]
