@@ -91,25 +91,31 @@ def open_session(
     """Connects to the source and logs in, with autocommit and the charset utf8mb4.
 
     Raises pymysql.err.MySQLError or OSError if the server refuses the login or does not answer, ConfigurationError if TLS files or keys
-    cannot be used, and SourceConnectionError if the bastion does not connect.
+    cannot be used or a package for the account's plugin is missing, and SourceConnectionError if the bastion does not connect.
     """
-    session = SourceSession(
-        host=source.host,
-        port=source.port,
-        user=source.user,
-        password=source.password().encode(),  # Passed as bytes, because PyMySQL would encode a str as latin-1.
-        charset="utf8mb4",
-        autocommit=True,
-        connect_timeout=connect_timeout,
-        read_timeout=read_timeout,
-        write_timeout=limits.READ_TIMEOUT_SECONDS,
-        cursorclass=DictCursor,
-        program_name="sluice",
-        defer_connect=source.bastion is not None,
-        **_tls(source),
-    )
-    if source.bastion is not None:
-        session.connect_through(Tunnel(source.bastion, source.host, source.port))
+    try:
+        session = SourceSession(
+            host=source.host,
+            port=source.port,
+            user=source.user,
+            password=source.password().encode(),  # Passed as bytes, because PyMySQL would encode a str as latin-1.
+            charset="utf8mb4",
+            autocommit=True,
+            connect_timeout=connect_timeout,
+            read_timeout=read_timeout,
+            write_timeout=limits.READ_TIMEOUT_SECONDS,
+            cursorclass=DictCursor,
+            program_name="sluice",
+            defer_connect=source.bastion is not None,
+            **_tls(source),
+        )
+        if source.bastion is not None:
+            session.connect_through(Tunnel(source.bastion, source.host, source.port))
+    except RuntimeError as error:  # PyMySQL needs another package for the account's plugin, such as ed25519 of MariaDB.
+        raise ConfigurationError(
+            f"{source.user}@{source.address} cannot log in: {error}; install this package into the environment of Sluice (`pip install`), "
+            "or alter the account to another plugin"
+        ) from error
     return session
 
 
