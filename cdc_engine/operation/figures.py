@@ -115,9 +115,9 @@ FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     ("sluice_troubles", "Problems that `sluice status` shows.", False, lambda s, _: len(s.troubles)),
     (
         "sluice_last_ack_timestamp_seconds",
-        "Time at which a batch was last acked, in seconds since 1970.",
+        "Time at which a batch was last acked, in seconds since 1970. NaN: none since the start of the engine.",
         False,
-        lambda s, _: s.acked_at_us / 1e6,
+        lambda s, _: s.acked_at_us / 1e6 if s.acked_at_us else math.nan,
     ),
     (
         "sluice_commit_conflicts",

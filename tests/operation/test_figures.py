@@ -5,7 +5,9 @@ dashboard use.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
+import math
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -88,6 +90,15 @@ def test_the_endpoint_says_what_the_engines_say_admin(endpoint: Endpoint) -> Non
     assert found["debezium_metrics_NumberOfDisconnects_total", streaming] == 1
     assert found["debezium_metrics_Connected", streaming] == 1
     assert ("sluice_lag_seconds", (("destination", "down"),)) not in found
+
+
+@pytest.mark.found
+def test_the_time_of_the_last_ack_is_unknown_until_the_first_ack_after_a_restart_admin(endpoint: Endpoint) -> None:
+    """Defect 1224: after a restart, the last ack was at 1970, so an alert about its age fired until the first batch was merged."""
+    assert math.isnan(samples(endpoint)["sluice_last_ack_timestamp_seconds", (("destination", "shop"),)])
+    acked = dataclasses.replace(STATUS, acked_at_us=1_500_000)
+    with contextlib.closing(Endpoint("127.0.0.1", 0, lambda: {"shop": acked})) as again:
+        assert samples(again)["sluice_last_ack_timestamp_seconds", (("destination", "shop"),)] == 1.5
 
 
 def test_the_endpoint_says_of_a_group_what_a_group_has_consumer(endpoint: Endpoint) -> None:
