@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import datetime as dt
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -31,6 +33,7 @@ ENDED = (
     "see them, read earlier versions of the table, for example in Spark with `VERSION AS OF {at}`"
 )
 SNAPSHOT = "read by a snapshot"
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal")
 OURS = (ORDER_KEY, COMMIT_TIME, OPERATION, DELETED)
 Row = Mapping[str, Any]
@@ -213,19 +216,40 @@ def _part(part: str, key: Sequence[str]) -> tuple[str, str]:
 
 
 def _equal(name: str, kind: str, value: str) -> str:
+    """Returns the condition that a key column has a value, which a user typed. Raises ConfigurationError if the column cannot have this
+    value. The error of the query would look like a version of the table that cannot be read.
+    """
     column = '"' + name.replace('"', '""') + '"'
     if kind.partition("(")[0] in NUMBERS:
-        try:
-            float(value)
-        except ValueError:
-            raise ConfigurationError(
-                f"the key column {name} has the type {kind}, and {value!r} is not a number: give a number for this column"
-            ) from None
+        if not NUMBER.fullmatch(value):
+            raise _refused(name, kind, value, "a number")
         return f"{column} = {value}"
     if kind == "binary":
-        return f"{column} = X'{value.removeprefix('0x')}'"
+        return f"{column} = X'{_digits(name, kind, value)}'"
     literal = "'" + value.replace("'", "''") + "'"
-    return f"{column} = {literal}" if kind == "string" else f"{column} = CAST({literal} AS {_sql_type(kind)})"
+    if kind == "string":
+        return f"{column} = {literal}"
+    if kind != "boolean":
+        try:
+            dt.datetime.fromisoformat(value)
+        except ValueError:
+            raise _refused(name, kind, value, "a date or time in ISO form") from None
+    return f"{column} = CAST({literal} AS {_sql_type(kind)})"
+
+
+def _digits(name: str, kind: str, value: str) -> str:
+    """Returns the hexadecimal digits of a value that a user typed, with or without `0x`, or as a UUID with hyphens."""
+    digits = value.lower().removeprefix("0x").replace("-", "")
+    try:
+        return bytes.fromhex(digits).hex()
+    except ValueError:
+        raise _refused(name, kind, value, "hexadecimal digits, two for each byte, or a UUID") from None
+
+
+def _refused(name: str, kind: str, value: str, wanted: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the key column {name} has the type {kind}, and {value!r} is not {wanted}: give {wanted} for this column"
+    )
 
 
 def _sql_type(kind: str) -> str:
