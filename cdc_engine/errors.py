@@ -67,6 +67,13 @@ class SluiceError(Exception):
     remedy = Remedy.OPERATOR
 
 
+def code_and_text(error: BaseException) -> tuple[str, str]:
+    """Returns the code and the text of an error. The code of an error that is not a SluiceError, such as a full disk, is "ERROR"."""
+    if isinstance(error, SluiceError):
+        return error.code, str(error)
+    return SluiceError.code, f"{type(error).__name__}: {error}"
+
+
 class ConfigurationError(SluiceError):
     code = "CONFIGURATION"
 

@@ -12,8 +12,6 @@ import enum
 import shlex
 from collections.abc import Mapping
 
-from sluice.cdc_engine.errors import SluiceError
-
 
 class EngineState(enum.StrEnum):
     """What an engine does, or why it does not read the binlog. After an error that ended reading, the state is the `code` of the error."""
@@ -78,13 +76,6 @@ def engine_state(word: str) -> EngineState:
     state.
     """
     return EngineState.__members__.get(word, EngineState.ERROR)
-
-
-def failed_state(error: BaseException) -> tuple[EngineState, str]:
-    """Returns (state, reason) of an engine that `error` kept from starting. An error that is not a SluiceError gives the state ERROR."""
-    if isinstance(error, SluiceError):
-        return engine_state(error.code), str(error)
-    return EngineState.ERROR, f"{type(error).__name__}: {error}"
 
 
 def ended(state: str) -> bool:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sluice.cdc_engine.durable_files import replace_file
-from sluice.cdc_engine.errors import EngineStartingError, EngineStoppedError, LeaseLostError, MetaError
+from sluice.cdc_engine.errors import EngineStartingError, EngineStoppedError, LeaseLostError, MetaError, code_and_text
 from sluice.cdc_engine.keeping.acts import holder_of
-from sluice.cdc_engine.states import failed_state
+from sluice.cdc_engine.states import engine_state
 from sluice.cdc_engine.status_file import STATUS_FILE, engine_status
 
 # Errors of a start that are no failures and are not recorded: the engine is still being started, must not run, or runs in another process.
@@ -29,8 +29,9 @@ def note_failed_start(directory: Path, error: BaseException) -> None:
     if isinstance(error, NO_FAILURES) or _is_read(directory):
         return
     now_us = time.time_ns() // 1000
-    state, reason = failed_state(error)
-    record = {**_aged(engine_status(directory), now_us), "state": str(state), "reason": reason, "updated_at_us": now_us}
+    code, reason = code_and_text(error)
+    state = str(engine_state(code))
+    record = {**_aged(engine_status(directory), now_us), "state": state, "reason": reason, "updated_at_us": now_us}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(directory / STATUS_FILE, json.dumps(record, indent=1).encode())

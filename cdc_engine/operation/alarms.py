@@ -11,8 +11,9 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
+from sluice.cdc_engine.errors import code_and_text
 from sluice.cdc_engine.instance.status import EngineStatus
-from sluice.cdc_engine.states import ENDED, failed_state
+from sluice.cdc_engine.states import ENDED, engine_state
 
 QUIET_SECONDS = 60.0  # If a problem begins again within this time after its end, it counts as the same problem.
 # Matches a number, or a duration with its unit. If a message becomes the key of an alarm, "#" replaces each match, because numbers in the
@@ -52,8 +53,8 @@ def matters(destination: str, status: EngineStatus) -> Iterator[Alarm]:
 
 def failed(destination: str, error: BaseException) -> Alarm:
     """Returns the alarm for an engine that could not be started. Its state and text are those that `sluice status` shows."""
-    state, reason = failed_state(error)
-    return Alarm(destination=destination, key=ENGINE, state=state, text=reason)
+    code, reason = code_and_text(error)
+    return Alarm(destination=destination, key=ENGINE, state=engine_state(code), text=reason)
 
 
 class AlarmWatcher:
