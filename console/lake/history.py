@@ -143,14 +143,18 @@ def _gtid(text: str) -> Match | None:
     ):
         return None
     mariadb = is_mariadb(text)
-    wanted: Any = parse_executed(text, mariadb=mariadb)
+    try:
+        wanted: Any = parse_executed(text, mariadb=mariadb)
+    except ValueError:
+        return None
+
+    def executed(position: Mapping[str, Any]) -> Any:
+        """Returns the executed set of a position. The set of a server of the other kind, MySQL or MariaDB, counts as empty."""
+        found = str(position.get("gtid_set") or "")
+        return parse_executed(found if is_mariadb(found) == mariadb else "", mariadb=mariadb)
 
     def match(interval: CommittedInterval) -> bool:
-        sets: list[Any] = [
-            parse_executed(str(position.get("gtid_set") or ""), mariadb=mariadb)
-            for position in (interval.start, interval.end)
-        ]
-        return bool(sets[1].contains(wanted) and not sets[0].contains(wanted))
+        return bool(executed(interval.end).contains(wanted) and not executed(interval.start).contains(wanted))
 
     return match
 

@@ -75,6 +75,21 @@ def test_history_a_text_selects_a_batch(word: str, deliveries: list[int]) -> Non
     assert [each.delivery for each in history.at(NEWEST_FIRST, word)] == deliveries
 
 
+@pytest.mark.found
+def test_history_a_gtid_of_the_other_kind_of_server_selects_only_batches_of_that_kind() -> None:
+    """Defect 1225: `sluice history --at` ended with a traceback (ValueError) if the table had batches of MySQL and the GTID was one of
+    MariaDB, or the reverse, for example after a migration to the other server.
+    """
+    moved = interval(5, start={"gtid_set": ""}, end={"gtid_set": "0-1-42"})
+    both = [moved, *NEWEST_FIRST]
+    assert [each.delivery for each in history.at(both, "0-1-42")] == [5]
+    assert [each.delivery for each in history.at(both, f"{UUID}:25")] == [2]
+    assert history.at(NEWEST_FIRST, "0-1-42") == []
+    for mistyped in (f"{UUID}:0", f"3{UUID.replace('-', '', 1)}:5"):
+        with pytest.raises(ConfigurationError, match="is not a version, FILE:OFFSET, GTID"):
+            history.at(both, mistyped)
+
+
 def test_history_any_other_text_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="not a version, FILE:OFFSET, GTID or time"):
         history.at(NEWEST_FIRST, "yesterday")
