@@ -63,16 +63,23 @@ class SqlTable:
 
 class SqlAnswer:
     """The result of a query. The rows are read from the lake while the caller iterates over them. `left_out` has a message for each table
-    for which no view could be created.
+    for which no view could be created. `options` are the options of the object store, whose secrets errors must not show.
     """
 
-    def __init__(self, cursor: duckdb.DuckDBPyConnection, left_out: Collection[str] = ()) -> None:
-        self._cursor, self.left_out = cursor, tuple(left_out)
+    def __init__(self, cursor: duckdb.DuckDBPyConnection, left_out: Collection[str], options: dict[str, str]) -> None:
+        self._cursor, self.left_out, self._options = cursor, tuple(left_out), options
         self.columns = [column[0] for column in cursor.description or ()]
 
     def rows(self) -> Iterator[Row]:
-        while fetched := self._cursor.fetchmany(FETCHED_ROWS):
+        """Yields the rows. Raises SetupError if DuckDB cannot compute or read a row, for example because a file was removed."""
+        while fetched := self._fetched():
             yield from fetched
+
+    def _fetched(self) -> list[Row]:
+        try:
+            return self._cursor.fetchmany(FETCHED_ROWS)
+        except duckdb.Error as error:
+            raise SetupError(_shown(_refused(error, (), ()), self._options)) from error
 
 
 def lake_tables(config: SluiceConfig) -> list[SqlTable]:
@@ -168,7 +175,7 @@ def run_query(config: SluiceConfig, question: str) -> SqlAnswer:
         cursor: duckdb.DuckDBPyConnection | None = connection.execute(question)
         if cursor is None:
             raise SetupError("The query has no statement; write a query, such as `sluice sql 'SHOW ALL TABLES'`.")
-        return SqlAnswer(cursor, left_out)
+        return SqlAnswer(cursor, left_out, options)
     except duckdb.Error as error:
         raise SetupError(_shown(_refused(error, tables, left_out), options)) from error
 

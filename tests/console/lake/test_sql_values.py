@@ -129,3 +129,17 @@ def test_a_query_with_bytes_that_are_no_text_is_refused() -> None:
     answer = RUNNER.invoke(app, ["sql", "SELECT '\udcfc'"])
     assert isinstance(answer.exception, SetupError)
     assert "use a UTF-8 locale" in str(answer.exception)
+
+
+@pytest.mark.found
+@pytest.mark.usefixtures("config")
+@pytest.mark.parametrize("form", ["--json", "--csv"])
+def test_an_error_in_a_late_row_is_one_message(form: str) -> None:
+    """Defect 1225: if DuckDB failed after the first rows, for example because of a text that is no number, `sluice sql` ended with a
+    traceback.
+    """
+    late = "SELECT CAST(if(i = 499999, 'x', '1') AS INTEGER) AS n FROM range(500000) t(i)"
+    answer = RUNNER.invoke(app, ["sql", late, form])
+    assert isinstance(answer.exception, SetupError)
+    assert "Could not convert string 'x' to INT32" in str(answer.exception)
+    assert "DuckDB could not run the query" in str(answer.exception)
