@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sluice.console.commands.options import DestinationArgument, YesOption, screen
+from sluice.console.commands.options import DestinationArgument, YesOption, config_now, screen
 
 consumer_app = typer.Typer(
     name="consumer",
@@ -23,10 +23,9 @@ def consumer_forget(
 ) -> None:
     """Delete the cursor of a client or broker. If this client or broker connects again, it starts at the oldest change in the window."""
     from sluice.cdc_engine.acts.consumer import consumer_of, forget  # noqa: PLC0415
-    from sluice.cdc_engine.config import load_config  # noqa: PLC0415
     from sluice.console.source.query import engine_dir  # noqa: PLC0415
 
-    directory = engine_dir(load_config(), destination)
+    directory = engine_dir(config_now(), destination)
     position = consumer_of(directory, client_id).cursor
     question = (
         f"Remove consumer {client_id} of {destination}? The consumer never gets the changes after {position} "
