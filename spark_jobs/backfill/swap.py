@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sluice.spark_jobs.backfill.into import MARK, streamed
+from sluice.spark_jobs.backfill.into import MARK, quoted, streamed
 from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.fence import Fence
@@ -180,7 +180,7 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
         )
         raise TableError(owner.table, why)
     record, schema = _record(owner, rebuilt, run), pa.schema(table.log.schema().to_arrow())
-    names = ", ".join(f'"{name}"' for name in schema.names)
+    names = ", ".join(quoted(name) for name in schema.names)
     try:
         rows = QueryBuilder().register("past", rebuilt.log).execute(f"SELECT {names} FROM past")
         fence.check(owner.table)

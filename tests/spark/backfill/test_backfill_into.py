@@ -95,6 +95,18 @@ def test_a_version_and_the_changes_after_it_are_a_past_state_backfill(lake: Logg
     assert (now.version(), now.metadata().id) == (live.version(), live.metadata().id), "the live one is left alone"
 
 
+@pytest.mark.found
+def test_a_past_state_has_columns_with_quotation_marks_in_their_names(lake: LoggedTable) -> None:
+    """Defect 1226: `backfill --into` failed with an error of SQL if a column's name had a quotation mark."""
+    lake.merge(lake.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")])))
+    live = deltalake.DeltaTable(lake.target.path)
+    live.alter.add_columns(deltalake.Field('5" disks', "long"))
+    live.update(updates={'"5"" disks"': "7"})
+    version = live.version()
+    assert past(lake, version, lake.stage(changes([update(1, 32, "A")])), 64) == [(1, "A"), (2, "b")]
+    assert lake.rows(str(lake.folder / "lake" / "past" / "orders"), '"5"" disks"', "id") == [(None,), (7,)]
+
+
 @pytest.mark.spark
 def test_an_interval_without_changes_is_the_version_itself_backfill(lake: LoggedTable) -> None:
     lake.merge(lake.stage(changes([insert(1, 16, "a")])))

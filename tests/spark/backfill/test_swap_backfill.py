@@ -120,6 +120,20 @@ def test_a_swap_gives_the_rows_and_leaves_the_table_what_it_is_backfill(shop: Sh
     assert shop.live() == [(1, "A"), (3, "c"), (4, "d")]
 
 
+@pytest.mark.found
+def test_a_swap_takes_columns_with_quotation_marks_in_their_names(tmp_path: Path) -> None:
+    """Defect 1226: `lake swap` failed with an error of SQL if a column's name had a quotation mark."""
+    shop = Shop(tmp_path).begin()
+    shop.merge(shop.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")])))
+    log = deltalake.DeltaTable(shop.target.path)
+    log.alter.add_columns(deltalake.Field('5" disks', "long"))
+    log.update(updates={'"5"" disks"': "id"})
+    shop.rebuild(log.version())
+    log.delete("id = 2")
+    shop.swap()
+    assert shop.rows(shop.target.path, 'id, "5"" disks"', "id") == [(1, 1), (2, 2)]
+
+
 def test_a_swap_keeps_the_constraints_of_the_table_and_refuses_rows_that_violate_them_backfill(shop: Shop) -> None:
     deltalake.DeltaTable(shop.target.path).alter.add_constraint({"noted": "note <> 'b'"})
     rows = shop.live()
