@@ -175,15 +175,15 @@ def _compare(
     hidden = {index for index, each in enumerate(version.columns) if each.generated in HIDDEN}
     kept_columns = [int(index) for index in columns.kept(version) if int(index) not in hidden]
     lake = _lake(request, version, kept_columns)
-    if not lake.exists:
-        return Differing(result=_without_lake(sides[0], schema, lake, extent))
+    merged = request.merged or DestinationMerged(request.directory, say=request.say)
+    if not lake.exists and (result := _without_lake(sides[0], schema, lake, merged, extent)) is not None:
+        return Differing(result=result)
     # A table without a key is compared at a position of the source's binlog, so its rows must be read from the source itself.
     has_key = bool(request.settings.table(version.database, version.table).key or version.key)
     side = sides[1] if has_key else sides[0]
     planned = plan(version, kept_columns, request.settings, lake.columns(), whole_doubles=side.whole_doubles)
     kept = KeptSums(request.directory)
     known = kept.get(planned, lake.table_id) if planned.key else None
-    merged = request.merged or DestinationMerged(request.directory, say=request.say)
     with tempfile.TemporaryDirectory(prefix="sluice-equal-") as folder:
         shown = VisibleSource(source=request.source, table=version, directory=request.directory, say=request.say)
         # Before rows are compared again, `visible` waits until reads of the source show every change that the lake has. A `ReaderSide`,
@@ -214,24 +214,36 @@ def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[in
     return HistorySide(version.name, path, request.storage_options, expected_types(version, kept, request.settings))
 
 
-def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:
-    """Returns the result for a captured table for which no Delta table exists. The verdict is EQUAL if the table has no rows in the source,
-    otherwise DIFFERENT.
+def _without_lake(
+    side: SourceSide, schema: TableSchema, lake: LakeSide, merged: Merged, extent: Extent
+) -> TableResult | None:
+    """Returns the result for a captured table for which no Delta table exists: EQUAL if the table has no rows in the source. If it has
+    rows, waits until the lake has merged everything up to the position of the count. Returns None if `lake` exists afterwards. Otherwise
+    the verdict is DIFFERENT, or UNDECIDED if merges did not reach this position.
     """
     rows = side.row_count(schema.database, schema.table)
-    end = side.end()
-    return TableResult(
-        table=lake.name,
-        verdict=Verdict.DIFFERENT if rows else Verdict.EQUAL,
-        reason=(
+    end, verdict, reason = side.end(), Verdict.EQUAL, ""
+    if rows:
+        is_merged = merged.wait(end, extent.settle_seconds)
+        lake.refresh()
+        if lake.exists:
+            return None
+        verdict = Verdict.DIFFERENT if is_merged else Verdict.UNDECIDED
+        reason = (
             f"no Delta table exists at {lake.path}, and the table in the source has rows: read these rows "
             "with `sluice snapshot start`"
+            if is_merged
+            else f"no Delta table exists at {lake.path} yet. The source was read up to {end}, and the lake has {merged.progress()}"
+            f"{f', and {why}' if (why := merged.halted()) else ''}: the rows of the source may be changes that are not merged yet. "
+            "`sluice status` shows what delays the merges"
         )
-        if rows
-        else "",
+    return TableResult(
+        table=lake.name,
+        verdict=verdict,
+        reason=reason,
         mode=extent.mode,
         rows=rows,
-        difference_count=rows,
+        difference_count=rows if verdict is Verdict.DIFFERENT else 0,
         server_uuid=end.server_uuid,
         position=str(end),
         gtid_set=end.gtid_set,
