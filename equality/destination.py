@@ -35,6 +35,7 @@ from sluice.equality.table_plan import (
     RefusedError,
     expected_types,
     plan,
+    refuse_left_out_rows,
     refuse_log_alone,
     refuse_stopped,
 )
@@ -203,9 +204,10 @@ def _compare(
 
 def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[int]) -> LakeSide:
     """Opens the Delta table to compare: the current-state table, or the history if the captured table has no current-state table. Raises
-    RefusedError if conf/ configures only a change log.
+    RefusedError if conf/ configures only a change log, or leaves out rows.
     """
     refuse_log_alone(version, request.settings)
+    refuse_left_out_rows(version, request.settings.table(version.database, version.table))
     path = request.config.kept_path(request.name, version.database, version.table)
     if request.settings.table(version.database, version.table).current_state:
         shard = request.settings.shard(version.database, version.table)

@@ -73,6 +73,7 @@ def plan(
     options = settings.table(version.database, version.table)
     key = tuple(options.key) or version.key
     shared = settings.shard(version.database, version.table) is not None
+    refuse_left_out_rows(version, options)
     masked = _masked(version, options, key)
     found: list[Canonical] = []
     there = {name.lower(): (name, spark_type) for name, spark_type in lake.items()}
@@ -129,10 +130,8 @@ def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None
         )
 
 
-def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> set[str]:
-    """Returns the columns, in lower case, whose values in lake and source differ because they are masked or because a transform writes
-    them. Raises RefusedError if the table cannot be compared: conf/ or the transform drops rows, or a key column is masked.
-    """
+def refuse_left_out_rows(version: TableVersion, options: TableConfig) -> None:
+    """Raises RefusedError if conf/ or the table's transform leaves out rows of the source."""
     if options.rows:
         raise RefusedError(
             f"{version.name} cannot be compared: conf/ captures only the rows where {options.rows}, and a "
@@ -143,6 +142,12 @@ def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> 
             f"{version.name} cannot be compared: the transform {options.transform.function} drops rows, and a "
             "comparison reads all rows"
         )
+
+
+def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> set[str]:
+    """Returns the columns, in lower case, whose values in lake and source differ because they are masked or because a transform writes
+    them. Raises RefusedError if a key column is masked, because the table cannot be compared then.
+    """
     masked = {column.lower() for column in options.masks}
     if hashed := [column for column in key if column.lower() in masked]:
         raise RefusedError(

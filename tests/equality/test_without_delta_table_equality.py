@@ -80,3 +80,11 @@ def test_a_new_table_whose_rows_are_not_merged_yet_is_not_different(tmp_path: Pa
     found = compared(tmp_path, merges=merges)
     assert (found.verdict, found.lake_rows) == ((Verdict.EQUAL, 2) if merges else (Verdict.UNDECIDED, 0))
     assert ("may be changes that are not merged yet" in found.reason) is not merges
+
+
+@pytest.mark.found
+def test_a_table_whose_rows_conf_leaves_out_is_not_different_without_a_delta_table(tmp_path: Path) -> None:
+    """Defect 1228: `equal` reported a table with `rows` DIFFERENT as long as none of its rows was captured."""
+    found = compared(tmp_path, merges=False, rows="id > 7")
+    assert found.verdict is Verdict.REFUSED
+    assert "conf/ captures only the rows where id > 7" in found.reason
