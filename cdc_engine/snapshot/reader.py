@@ -27,9 +27,6 @@ STATEMENT_AT, COLUMNS_AT = 1, 5
 NO_CURSOR, ONCE = 0, 1
 SETTINGS = (
     "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', net_write_timeout = 7200, wait_timeout = 2147483",
-    # Removes limits that a server may set for every session. With the first limit, rows would be missing. With the second, the server would
-    # refuse to read a large table.
-    "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
 )
 # Whether the server is MariaDB → the statement that removes the time limit of a SELECT.

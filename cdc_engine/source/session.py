@@ -27,6 +27,9 @@ ACCESS_DENIED = frozenset(
 # Parts of the server's messages about TLS, in lower case. The server refuses a session without TLS, or has none itself, or the client
 # refuses the server's certificate.
 OF_TLS = ("certificate", "ssl is required", "insecure transport")
+# Removes limits that a server may set for every session. With the first limit, rows would be missing from every answer, also columns and
+# tables from what Sluice reads of the schema. With the second, the server would refuse to read a large table.
+NO_ROW_LIMITS = "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1"
 
 
 class SourceSession(pymysql.connections.Connection):
@@ -105,6 +108,7 @@ def open_session(
             read_timeout=read_timeout,
             write_timeout=limits.READ_TIMEOUT_SECONDS,
             cursorclass=DictCursor,
+            init_command=NO_ROW_LIMITS,
             program_name="sluice",
             defer_connect=source.bastion is not None,
             **_tls(source),
