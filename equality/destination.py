@@ -140,27 +140,37 @@ def _compared(
     extent: Extent,
 ) -> Differing:
     """Compares one table. Returns a REFUSED result if the table cannot be compared. Raises SourceConnectionError if the source does not
-    answer. `sides` are the connection to the source, and the connection that reads the rows of tables with a key. `schema` is the table's
-    current schema in the source, or None if the source has no such table.
+    answer. `sides` are the connection to the source, and the connection that reads the rows of tables with a key. `schema` is the schema
+    that the table had in the source when the comparison of the destination began, or None if the source had no such table.
     """
     began = time.time_ns() // 1000
+    if schema is None:
+        why = (
+            f"the source has no table {name}, or the source's user in conf/ may not see this table: if the table was not "
+            "dropped or renamed, grant SELECT on the table to this user"
+        )
+        return _refused(name, why, began, extent)
     try:
-        if schema is None:
-            raise RefusedError(
-                f"the source has no table {name}, or the source's user in conf/ may not see this table: if the table was not "
-                "dropped or renamed, grant SELECT on the table to this user"
-            )
         return _compare(request, sides, schema, extent)
     except SourceConnectionError:
         raise
     except Exception as error:  # Any error concerns only this table, so the other tables are compared.
-        why = (
-            str(error)
-            if isinstance(error, RefusedError)
-            else f"the table could not be compared: {type(error).__name__}: {error}"
-        )
-        refused = TableResult(table=name, verdict=Verdict.REFUSED, reason=why, mode=extent.mode, checked_at_us=began)
-        return Differing(result=refused)
+        for side in dict.fromkeys(sides):
+            side.connect_again()
+        return _refused(name, _why_refused(error), began, extent)
+
+
+def _refused(name: str, why: str, began_us: int, extent: Extent) -> Differing:
+    return Differing(
+        result=TableResult(table=name, verdict=Verdict.REFUSED, reason=why, mode=extent.mode, checked_at_us=began_us)
+    )
+
+
+def _why_refused(error: Exception) -> str:
+    match error:
+        case RefusedError():
+            return str(error)
+    return f"the table could not be compared: {type(error).__name__}: {error}"
 
 
 def _compare(

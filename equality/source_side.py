@@ -59,7 +59,17 @@ class SourceSide:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._connection = SourceConnection(source)
+        self._connect()
+
+    def connect_again(self) -> None:
+        """Closes the connection and opens a new one. After an error, the old one may have unread rows, or an open transaction whose reads
+        show an earlier state of the source.
+        """
+        self._connection.close()
+        self._connect()
+
+    def _connect(self) -> None:
+        self._connection = SourceConnection(self._source)
         for statement in SESSION:
             self._connection.rows(statement)
         for statement in UNLIMITED:

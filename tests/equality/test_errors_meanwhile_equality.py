@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
-from sluice.equality.values import Verdict
+from sluice.equality.destination import compare_destination
+from sluice.equality.values import Extent, Verdict
 from tests.equality import test_equality_rows as rows_of_tables
 from tests.equality.shelf import Shelf
 
@@ -13,7 +18,39 @@ pytestmark = pytest.mark.servers
 
 make_shelf = rows_of_tables.make_shelf
 shelf = rows_of_tables.shelf
+ONE = pa.table({"id": pa.array([1], pa.int32())})
 TWO = pa.table({"id": pa.array([1, 2], pa.int32())})
+
+
+def compared(shelf: Shelf, before: dict[str, Callable[[], None]]) -> dict[str, tuple[Verdict, str]]:
+    """Compares all tables. Calls the function that `before` has for a table before the table is compared."""
+
+    def say(text: str) -> None:
+        for table, act in before.items():
+            if text.startswith(f"comparing {shelf.database}.{table} "):
+                act()
+
+    found = compare_destination(dataclasses.replace(shelf.requested(), say=say), [], Extent())
+    return {each.table.partition(".")[2]: (each.verdict, each.reason) for each in found}
+
+
+@pytest.mark.found
+def test_an_unreadable_change_log_does_not_make_later_tables_different(shelf: Shelf) -> None:
+    """Defect 1230: after an error in a table without a key, later tables were read as of the time of that table."""
+    shelf.make(
+        "CREATE TABLE {db}.a (id int)", "INSERT INTO {db}.a VALUES (1)", "CREATE TABLE {db}.b (id int PRIMARY KEY)"
+    )
+    log = ONE.append_column("_sluice_operation", pa.array(["insert"]))
+    shelf.lay("a", log)
+    for file in Path(shelf.path("a")).glob("*.parquet"):
+        file.unlink()
+
+    def insert() -> None:
+        shelf.make("INSERT INTO {db}.b VALUES (1), (2)")
+        shelf.lay("b", TWO)
+
+    found = compared(shelf, {"b": insert})
+    assert {name: verdict for name, (verdict, _) in found.items()} == {"a": Verdict.REFUSED, "b": Verdict.EQUAL}
 
 
 @pytest.mark.found

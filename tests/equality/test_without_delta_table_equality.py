@@ -30,6 +30,9 @@ class Counted:
     def end(self) -> BinlogEnd:
         return END
 
+    def connect_again(self) -> None:
+        pass
+
     def bounds(self, plan: Any) -> tuple[int, int]:  # noqa: ARG002
         return 1, 2
 
