@@ -152,8 +152,6 @@ def _compared(
         return _refused(name, why, began, extent)
     try:
         return _compare(request, sides, schema, extent)
-    except SourceConnectionError:
-        raise
     except Exception as error:  # Any error concerns only this table, so the other tables are compared.
         for side in dict.fromkeys(sides):
             side.connect_again()
@@ -170,6 +168,11 @@ def _why_refused(error: Exception) -> str:
     match error:
         case RefusedError():
             return str(error)
+        case SourceConnectionError():
+            return (
+                f"the source ended a query of the comparison: {error}. The table may have been altered, renamed or dropped meanwhile: "
+                "compare again"
+            )
     return f"the table could not be compared: {type(error).__name__}: {error}"
 
 

@@ -35,6 +35,21 @@ def compared(shelf: Shelf, before: dict[str, Callable[[], None]]) -> dict[str, t
 
 
 @pytest.mark.found
+def test_a_table_that_is_dropped_during_the_comparison_does_not_end_it(shelf: Shelf) -> None:
+    """Defect 1229: the comparison ended with an error, and the tables after the dropped one were not compared."""
+    for table in ("a", "b", "c"):
+        shelf.make(f"CREATE TABLE {{db}}.{table} (id int PRIMARY KEY)", f"INSERT INTO {{db}}.{table} VALUES (1)")
+        shelf.lay(table, ONE)
+    found = compared(shelf, {"b": lambda: shelf.make("DROP TABLE {db}.b")})
+    assert {name: verdict for name, (verdict, _) in found.items()} == {
+        "a": Verdict.EQUAL,
+        "b": Verdict.REFUSED,
+        "c": Verdict.EQUAL,
+    }
+    assert "may have been altered, renamed or dropped meanwhile: compare again" in found["b"][1]
+
+
+@pytest.mark.found
 def test_an_unreadable_change_log_does_not_make_later_tables_different(shelf: Shelf) -> None:
     """Defect 1230: after an error in a table without a key, later tables were read as of the time of that table."""
     shelf.make(
