@@ -179,11 +179,30 @@ def _why_refused(error: Exception) -> str:
 def _compare(
     request: ComparedDestination, sides: tuple[SourceSide, SourceSide], schema: TableSchema, extent: Extent
 ) -> Differing:
-    name = f"{schema.database}.{schema.table}"
+    """Compares one table. Raises RefusedError if the lake does not follow the table's changes, because the table has stopped or has an
+    open snapshot, or if this began during the comparison.
+    """
+    name, records = f"{schema.database}.{schema.table}", SnapshotRecords(request.directory)
     refuse_stopped(name, read_ledger(request.directory).stopped_tables)
-    reading = SnapshotRecords(request.directory).get(name)
-    if reading is not None and reading.is_open:
-        raise RefusedError(f"{reading.lake_is_older}; compare the table once the rows are published")
+    before = records.get(name)
+    if before is not None and before.is_open:
+        raise RefusedError(f"{before.lake_is_older}; compare the table once the rows are published")
+    compared = _compare_rows(request, sides, schema, extent)
+    if compared.result.equal:
+        return compared
+    refuse_stopped(name, read_ledger(request.directory).stopped_tables)
+    now = records.get(name)
+    if now is not None and (before is None or now.snapshot_id != before.snapshot_id):
+        raise RefusedError(
+            f"a snapshot of the table began during the comparison, and is {now.state}, so the lake did not follow the changes of the "
+            "source: compare the table again once the rows are published"
+        )
+    return compared
+
+
+def _compare_rows(
+    request: ComparedDestination, sides: tuple[SourceSide, SourceSide], schema: TableSchema, extent: Extent
+) -> Differing:
     version = schema.version()
     columns = ColumnFilter(request.settings.column_include, request.settings.column_exclude)
     hidden = {index for index, each in enumerate(version.columns) if each.generated in HIDDEN}

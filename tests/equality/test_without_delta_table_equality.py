@@ -62,17 +62,19 @@ class Merging:
         return ""
 
 
-def compared(folder: Path, *, merges: bool, **options: object) -> TableResult:
+def config_of(folder: Path, **options: object) -> SluiceConfig:
     settings = DestinationConfig.model_validate(
         {"name": "shop", "source": {"user": "u"}, "tables": {"shop.orders": options}}
     )
     config = SluiceConfig(data_dir=folder / "data", lake=str(folder / "lake"), destinations={"shop": settings})
     config.destination_dir("shop").mkdir(parents=True)
-    merged = Merging(config.table_path("shop", "shop", "orders") if merges else "")
+    return config
+
+
+def compared(config: SluiceConfig, merged: Any, side: Any) -> TableResult:
     request = ComparedDestination(config, "shop", Source(destination="shop", host="h", port=1, user="u"), merged=merged)
     column = DeclaredColumn(name="id", type="int", nullable=False)
     schema = TableSchema(database="shop", table="orders", charset="utf8mb4", columns=(column,), key=("id",))
-    side: Any = Counted()
     return _compared(request, (side, side), "shop.orders", schema, Extent()).result
 
 
@@ -80,7 +82,8 @@ def compared(folder: Path, *, merges: bool, **options: object) -> TableResult:
 @pytest.mark.parametrize("merges", [True, False])
 def test_a_new_table_whose_rows_are_not_merged_yet_is_not_different(tmp_path: Path, *, merges: bool) -> None:
     """Defect 1227: `equal` reported a table DIFFERENT whose first batch was still to be merged, and advised a snapshot."""
-    found = compared(tmp_path, merges=merges)
+    config = config_of(tmp_path)
+    found = compared(config, Merging(config.table_path("shop", "shop", "orders") if merges else ""), Counted())
     assert (found.verdict, found.lake_rows) == ((Verdict.EQUAL, 2) if merges else (Verdict.UNDECIDED, 0))
     assert ("may be changes that are not merged yet" in found.reason) is not merges
 
@@ -88,6 +91,6 @@ def test_a_new_table_whose_rows_are_not_merged_yet_is_not_different(tmp_path: Pa
 @pytest.mark.found
 def test_a_table_whose_rows_conf_leaves_out_is_not_different_without_a_delta_table(tmp_path: Path) -> None:
     """Defect 1228: `equal` reported a table with `rows` DIFFERENT as long as none of its rows was captured."""
-    found = compared(tmp_path, merges=False, rows="id > 7")
+    found = compared(config_of(tmp_path, rows="id > 7"), Merging(""), Counted())
     assert found.verdict is Verdict.REFUSED
     assert "conf/ captures only the rows where id > 7" in found.reason
