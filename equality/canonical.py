@@ -59,6 +59,16 @@ class Canonical:
     from_delta: str
     is_bytes: bool = False
 
+    @property
+    def compared(self) -> str:
+        """The expression in MySQL's SQL that conditions compare: the quoted name, or `select` if `charsets` in conf/ has the column."""
+        return self.select if self.has_other_charset else quoted(self.name)
+
+    @property
+    def has_other_charset(self) -> bool:
+        """Whether `charsets` in conf/ names another charset for the column than the source declares."""
+        return self.select.startswith("CONVERT(")
+
 
 def canonical(column: Column, spark_type: str, *, charset: str = "", whole_doubles: bool = True) -> Canonical:
     """Returns the canonical form of a column whose Delta type is `spark_type`. Raises KeyError for a type that Sluice's Delta tables do

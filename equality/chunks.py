@@ -99,12 +99,14 @@ class Ranges:
 @dataclasses.dataclass(frozen=True)
 class Digests:
     """Splits a table into `count` ranges of the first DIGITS hexadecimal digits of the MD5 digest of `column`. If `text` is True, the
-    digest is computed from the column's characters in UTF-8, otherwise from its bytes.
+    digest is computed from the column's characters in UTF-8, otherwise from its bytes. `select` is the expression in MySQL's SQL that has
+    the column's value, or empty for the column itself.
     """
 
     column: str
     count: int
     text: bool
+    select: str = ""
 
     def number(self) -> str:
         digits = f"coalesce(left(md5({identifier(self.column)}), {DIGITS}), '0')"
@@ -114,7 +116,7 @@ class Digests:
         wanted = sorted(numbers)
         if len(wanted) == self.count:
             return [""]
-        value = f"CONVERT({quoted(self.column)} USING utf8mb4)" if self.text else quoted(self.column)
+        value = f"CONVERT({self.select or quoted(self.column)} USING utf8mb4)" if self.text else quoted(self.column)
         digits = f"LEFT(MD5({value}), {DIGITS})"
         parts = [f"{digits} BETWEEN '{self._first(each):04x}' AND '{self._first(each + 1) - 1:04x}'" for each in wanted]
         parts += [f"{quoted(self.column)} IS NULL"] if 0 in wanted else []
@@ -156,7 +158,8 @@ def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int 
         width = max(1, -(-(high - low + 1) // wanted))
         return Ranges(first.name, low, width, max(1, -(-(high - low + 1) // width)))
     if first.type == "BLOB":
-        return Digests(first.name, wanted, text=not first.is_bytes)
+        select = first.compared if first.has_other_charset else ""
+        return Digests(first.name, wanted, text=not first.is_bytes, select=select)
     return Whole()
 
 

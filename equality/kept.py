@@ -81,9 +81,9 @@ class KeptSums:
 
 
 def _made_of(plan: ComparisonPlan, table_id: str) -> str:
-    """Returns a digest of the things that change a chunk's sum although no row changes: DuckDB's version, the Delta table's id, the key and
-    the columns.
+    """Returns a digest of the things that change a chunk or its sum although no row changes: DuckDB's version, the Delta table's id, the
+    key and the columns.
     """
-    columns = [(each.name, each.type, each.from_delta) for each in plan.columns]
+    columns = [(each.name, each.type, each.from_delta, each.select) for each in plan.columns]
     described = json.dumps([duckdb.__version__, table_id, plan.key, columns])
     return hashlib.sha256(described.encode()).hexdigest()[:16]

@@ -31,7 +31,7 @@ class Scope:
     def refusal(self) -> str:
         """Why the rows cannot be selected in the source by these keys, or "" if they can."""
         for column in self.columns:
-            if column.select.startswith("CONVERT("):
+            if column.has_other_charset:
                 return f"`charsets` in conf/ sets another charset for the key column {column.name} than the source declares"
         if any(value is None for key in self.keys for value in key):
             return "the key is NULL in some rows"

@@ -144,7 +144,7 @@ class SourceSide:
         """Returns the rows whose keys the server's collation considers equal to `keys`. Each key has one SQL literal (`literal`) per key
         column.
         """
-        return self.rows(plan, key_conditions([quoted(name) for name in plan.key], keys))
+        return self.rows(plan, key_conditions([column.compared for column in plan.key_columns], keys))
 
     @contextlib.contextmanager
     def read_view(self) -> Iterator[BinlogEnd | None]:
@@ -166,7 +166,7 @@ class SourceSide:
 
 def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yields SQL conditions that together select the rows of the keys. Each condition is for a statement of its own. `names` are the key's
-    columns, quoted for MySQL. Each entry of `keys` has one SQL literal per column.
+    columns as MySQL's expressions. Each entry of `keys` has one SQL literal per column.
     """
     for key in keys:
         if NULL in key:  # `IN` never matches NULL.
