@@ -12,6 +12,7 @@ from typing import Any
 
 import deltalake
 import pytest
+from deltalake.schema import PrimitiveType
 
 from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, load_config
@@ -100,7 +101,7 @@ def test_a_past_state_has_columns_with_quotation_marks_in_their_names(lake: Logg
     """Defect 1226: `backfill --into` failed with an error of SQL if a column's name had a quotation mark."""
     lake.merge(lake.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")])))
     live = deltalake.DeltaTable(lake.target.path)
-    live.alter.add_columns(deltalake.Field('5" disks', "long"))
+    live.alter.add_columns(deltalake.Field('5" disks', PrimitiveType("long")))
     live.update(updates={'"5"" disks"': "7"})
     version = live.version()
     assert past(lake, version, lake.stage(changes([update(1, 32, "A")])), 64) == [(1, "A"), (2, "b")]

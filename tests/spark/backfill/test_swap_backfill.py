@@ -14,6 +14,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 import yaml
+from deltalake.schema import PrimitiveType
 from typer.testing import CliRunner
 
 from sluice.cdc_engine import destination_files
@@ -126,7 +127,7 @@ def test_a_swap_takes_columns_with_quotation_marks_in_their_names(tmp_path: Path
     shop = Shop(tmp_path).begin()
     shop.merge(shop.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")])))
     log = deltalake.DeltaTable(shop.target.path)
-    log.alter.add_columns(deltalake.Field('5" disks', "long"))
+    log.alter.add_columns(deltalake.Field('5" disks', PrimitiveType("long")))
     log.update(updates={'"5"" disks"': "id"})
     shop.rebuild(log.version())
     log.delete("id = 2")
