@@ -131,7 +131,9 @@ def quarantine_list(destination: DestinationArgument, table: TableOption = "", a
     from sluice.console.lake.quarantine import quarantined, render, to_json  # noqa: PLC0415
 
     records = quarantined(config_now(), destination, table)
-    screen.print_json(json.dumps([to_json(each) for each in records])) if as_json else screen.print(render(records))
+    # Users may have added columns of any type to the quarantine table. Values that JSON does not have are shown as text.
+    shown = json.dumps([to_json(each) for each in records], default=str)
+    screen.print_json(shown) if as_json else screen.print(render(records))
 
 
 @quarantine_app.command("replay")
