@@ -83,7 +83,7 @@ def quarantined(config: SluiceConfig, destination: str, table: str = "") -> list
         log = _log(config, destination)
     except TableNotFoundError:
         return []
-    records: list[Record] = log.to_pyarrow_table().to_pylist()
+    records: list[Record] = pa.table(log.scan()).to_pylist()
     chosen = (each for each in records if table in {"", _name(each)})
     return sorted(chosen, key=lambda each: (each["order_key"], each["image"], each["column"]))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import yaml
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import DeltaTable, Field, TableFeatures, write_deltalake
 from deltalake.schema import PrimitiveType
 from typer.testing import CliRunner
 
@@ -46,3 +46,12 @@ def test_columns_that_users_added_are_listed_as_json(quarantine: str) -> None:
     assert done.exit_code == 0, done.exception
     (shown,) = json.loads(done.output)
     assert (shown["raw"], shown["checked_on"]) == ("ff", "2026-03-02")
+
+
+@pytest.mark.found
+def test_values_are_listed_if_the_table_may_have_deletion_vectors(quarantine: str) -> None:
+    """Defect 1235: if somebody had enabled deletion vectors for the quarantine, `quarantine list` and `replay` ended with a traceback."""
+    DeltaTable(quarantine).alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    done = CliRunner().invoke(app, ["quarantine", "list", "shop"])
+    assert done.exit_code == 0, done.exception
+    assert "x.orders" in done.output
