@@ -67,6 +67,7 @@ class Destination:
         self.filters: list[str] = []
         self.calls: list[Any] = []
         self.said: str = ""
+        self.undelivered = ""
 
     def subscribe(self, client_id: int, client_filter: str) -> Destination:
         self.calls.append(("subscribe", client_id))

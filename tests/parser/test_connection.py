@@ -153,7 +153,10 @@ def test_an_error_in_the_dump_is_shown_with_its_number_and_message(
     [
         (1130, "Host '10.0.0.5' is not allowed to connect to this MySQL server"),
         (1524, "Plugin 'mysql_native_password' is not loaded"),
-        (1862, "Your password has expired. To log in you must change it using a client that supports expired passwords."),
+        (
+            1862,
+            "Your password has expired. To log in you must change it using a client that supports expired passwords.",
+        ),
         (1820, "You must reset your password using ALTER USER statement before executing this statement."),
         (3955, "Access denied for user 'u'@'h'. Account is blocked for 1 day(s) due to 3 consecutive failed logins."),
         (4150, "User is blocked because of too many credential errors; unblock with 'ALTER USER / FLUSH PRIVILEGES'"),

@@ -16,7 +16,7 @@ from sluice.cdc_engine.states import SnapshotState
 from sluice.console.acts import schema
 from sluice.console.acts.long_list import LISTED_MAX
 from sluice.console.acts.snapshot import listed, snapshots
-from sluice.console.status import report
+from sluice.console.status.snapshots import open_snapshots
 from tests.scale.fix_many_tables import (
     MANY,
     Counted,
@@ -30,8 +30,6 @@ from tests.scale.fix_many_tables import (
     table_names,
 )
 
-STATUS = report._snapshots
-
 
 def shown(root: Path, count: int) -> Counted:
     config, _ = make_destination(root, count)
@@ -39,7 +37,7 @@ def shown(root: Path, count: int) -> Counted:
     keep_lake_tables(config, count)
     settle(config.destination_dir("shop"))
     with counted() as found:
-        assert len(STATUS(config, "shop", 100.0)) == len(snapshots(config)) == count
+        assert len(open_snapshots(config, "shop", 100.0)) == len(snapshots(config)) == count
     return found
 
 

@@ -77,7 +77,7 @@ def test_history_a_text_selects_a_batch(word: str, deliveries: list[int]) -> Non
 
 @pytest.mark.found
 def test_history_a_gtid_of_the_other_kind_of_server_selects_only_batches_of_that_kind() -> None:
-    """Defect 1225: `sluice history --at` ended with a traceback (ValueError) if the table had batches of MySQL and the GTID was one of
+    """Defect 1236: `sluice history --at` ended with a traceback (ValueError) if the table had batches of MySQL and the GTID was one of
     MariaDB, or the reverse, for example after a migration to the other server.
     """
     moved = interval(5, start={"gtid_set": ""}, end={"gtid_set": "0-1-42"})

@@ -135,7 +135,7 @@ def test_a_query_with_bytes_that_are_no_text_is_refused() -> None:
 @pytest.mark.usefixtures("config")
 @pytest.mark.parametrize("form", ["--json", "--csv"])
 def test_an_error_in_a_late_row_is_one_message(form: str) -> None:
-    """Defect 1225: if DuckDB failed after the first rows, for example because of a text that is no number, `sluice sql` ended with a
+    """Defect 1237: if DuckDB failed after the first rows, for example because of a text that is no number, `sluice sql` ended with a
     traceback.
     """
     late = "SELECT CAST(if(i = 499999, 'x', '1') AS INTEGER) AS n FROM range(500000) t(i)"

@@ -12,7 +12,7 @@ from tests.console.conftest import RUNNER, Installation
 
 @pytest.mark.found
 def test_a_consumer_is_forgotten_although_another_file_of_conf_is_wrong_admin(installation: Installation) -> None:
-    """Defect 1225: `sluice consumer forget shop` refused to work if the file of another destination was wrong."""
+    """Defect 1238: `sluice consumer forget shop` refused to work if the file of another destination was wrong."""
     installation.destination(1).mkdir(parents=True)
     keep(kept_file(installation.data, "code-server"), as_kept(installation.conf))
     (installation.conf / "destinations" / "crm.yaml").write_text("source: {prot: 3306}\n")
