@@ -13,7 +13,7 @@ from tests.style.test_arrows import module_name, modules
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
-ROOM_FILES_MAX = 15
+FOLDER_FILES_MAX = 15
 # These patterns find comments that follow a closing parenthesis, and comments on a value for which a formatter added parentheses because
 # of the comment.
 HUNG_COMMENTS = (
@@ -75,10 +75,10 @@ def test_a_comment_stands_above_its_line_not_after_a_parenthesis() -> None:
 
 
 def test_a_folder_has_few_files() -> None:
-    for room in {path.parent for path in files()}:
-        names = [path.name for path in room.glob("*.py") if path.name != "__init__.py"]
-        assert len(names) <= ROOM_FILES_MAX, (
-            f"{room} has {len(names)} files: what of it belongs together gets a room within it"
+    for folder in {path.parent for path in files()}:
+        names = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(names) <= FOLDER_FILES_MAX, (
+            f"{folder} has {len(names)} files: move those that belong together into a folder within it"
         )
 
 
