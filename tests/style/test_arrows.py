@@ -213,17 +213,17 @@ def imported_names(path: Path) -> set[str]:
     return found
 
 
-def room_of(name: str) -> str | None:
-    rooms = [room for room in MAY_IMPORT if name == room or name.startswith(f"{room}.")]
-    return max(rooms, key=len, default=None)
+def package_of(name: str) -> str | None:
+    packages = [package for package in MAY_IMPORT if name == package or name.startswith(f"{package}.")]
+    return max(packages, key=len, default=None)
 
 
-def within(name: str, rooms: set[str]) -> bool:
-    return any(name == room or name.startswith(f"{room}.") for room in rooms)
+def within(name: str, packages: set[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-def allows(room: str, imported: str) -> bool:
-    allowed = MAY_IMPORT[room] | {room}
+def allows(package: str, imported: str) -> bool:
+    allowed = MAY_IMPORT[package] | {package}
     # `from cdc_engine import limits`.
     parent_is_allowed = any(candidate.startswith(f"{imported}.") for candidate in allowed)
     return not within(imported, {*PACKAGES}) or within(imported, allowed) or parent_is_allowed
@@ -233,9 +233,9 @@ def test_a_package_imports_only_what_the_table_allows() -> None:
     forbidden = [
         f"{module_name(path)} must not import {imported}"
         for path in modules()
-        if (room := room_of(module_name(path))) is not None
+        if (package := package_of(module_name(path))) is not None
         for imported in imports(path)
-        if not allows(room, imported)
+        if not allows(package, imported)
     ]
     assert not forbidden
 

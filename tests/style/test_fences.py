@@ -56,7 +56,7 @@ def functions(path: Path) -> list[tuple[str, ast.AST]]:
 @pytest.mark.found
 def test_each_commit_checks_the_fence() -> None:
     """Defect 5: each function that commits checked its locks only when it began, or never."""
-    files = [path for room in WRITERS for path in (ROOT / room).rglob("*.py")]
+    files = [path for package in WRITERS for path in (ROOT / package).rglob("*.py")]
     found = [each for path in files for each in functions(path) if not each[0].startswith(tuple(APART))]
     writers = {name: calls(node) for name, node in found if COMMITS & calls(node)}
     assert len(writers) > 10
