@@ -80,8 +80,11 @@ _resolved = ResolvedSecrets()
 
 
 def known(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Returns the S3 options that Sluice knows, by Sluice's names. Other options are omitted."""
-    return {found: value for name, value in storage_options.items() if (found := _name(name))}
+    """Returns the S3 options that Sluice knows, by Sluice's names. Other options are omitted. If there are several endpoints, the one for
+    S3 alone counts, as in deltalake.
+    """
+    in_order = sorted(storage_options.items(), key=lambda option: option[0].lower() == S3_ENDPOINT)
+    return {found: value for name, value in in_order if (found := _name(name))}
 
 
 def resolved(configured: Mapping[str, str]) -> dict[str, str]:

@@ -59,6 +59,15 @@ def test_s3_the_endpoint_of_s3_alone_counts_in_every_client() -> None:
     assert known({"endpoint_url_s3": endpoint}) == {}, "deltalake does not know it without aws_"
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("other", ["endpoint", "aws_endpoint_url", "AWS_ENDPOINT_URL"])
+def test_s3_the_endpoint_of_s3_alone_counts_before_other_endpoints(other: str) -> None:
+    """Defect 1240: of two endpoints, deltalake uses `aws_endpoint_url_s3`, but the other clients used the last one in conf/."""
+    both = {"aws_endpoint_url_s3": "http://minio:9000", other: "http://localstack:4566"}
+    for options in (both, dict(reversed(both.items()))):
+        assert known(options) == {"endpoint": "http://minio:9000"}
+
+
 def test_s3_credentials_become_environment_and_nothing_else_does() -> None:
     options = {"ACCESS_KEY_ID": "a", "aws_secret_access_key": "b", "token": "c", "region": "eu", "endpoint": "http://x"}
     assert spark_environment("s3", options) == {
