@@ -86,7 +86,7 @@ def _commit_text(log: Any, properties: Mapping[str, str]) -> str:
 
 def _in_commit_time(log: Any, now: int) -> dict[str, int]:
     """Returns the time that a commit after the version of `log` must contain, in milliseconds since 1970, or {} if it needs none."""
-    if log.metadata().configuration.get(IN_COMMIT_TIMES) != "true":
+    if log.metadata().configuration.get(IN_COMMIT_TIMES, "").lower() != "true":
         return {}
     newest: Mapping[str, Any] = next(iter(log.history(1)), {})
     return {IN_COMMIT_TIME: max(now, int(newest.get(IN_COMMIT_TIME, 0)) + 1)}

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 
 import deltalake
 import pyarrow as pa
@@ -73,3 +74,11 @@ def test_a_table_with_in_commit_timestamps_gets_its_owner(tmp_path: Path, ahead_
     assert found.metadata().configuration == {**enabled, "sluice.owner": "ours"}
     second = (tmp_path / "_delta_log" / f"{1:020d}.json").read_text().splitlines()
     assert json.loads(second[0])["commitInfo"]["inCommitTimestamp"] > newest, "it is in the first action, and later"
+
+
+@pytest.mark.found
+def test_in_commit_timestamps_may_be_enabled_in_any_letter_case() -> None:
+    """Defect 1241: `'TRUE'` as a user's value enables in-commit timestamps too, but the commit had no time, so Spark refused the table."""
+    described = SimpleNamespace(configuration={"delta.enableInCommitTimestamps": "TRUE"})
+    log = SimpleNamespace(metadata=lambda: described, history=lambda _: [{"inCommitTimestamp": 7}])
+    assert own_properties._in_commit_time(log, 5) == {"inCommitTimestamp": 8}
