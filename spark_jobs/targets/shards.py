@@ -178,8 +178,8 @@ def way_to_one_type(shard: Shard | None, there: str, wanted: str) -> str:
     elsewhere = "or set another `into` in conf/ for this shard"
     if widens(there, wanted):
         return (
-            f". Widen the column to {wanted} in the Delta table (type widening), then resume this shard with `sluice schema resume`; "
-            f"{elsewhere}"
+            f". Widen the column to {wanted} in the Delta table (type widening). Then a snapshot of this shard continues by itself; if the "
+            f"shard has stopped, resume it with `sluice schema resume`; {elsewhere}"
         )
     return (
         ", which other shards write too. Give the column one type in all shards of the source, then re-snapshot this shard with "

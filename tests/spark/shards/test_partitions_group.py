@@ -13,7 +13,7 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.tables.delta_table import DeltaTable, schema_statements
 from sluice.spark_jobs.targets.layout import Layout
 from sluice.spark_jobs.targets.report import TableTarget
-from sluice.spark_jobs.targets.shards import Shard
+from sluice.spark_jobs.targets.shards import Shard, way_to_one_type
 
 SHARD = Shard(column="_sluice_shard", name="shop_1.orders")
 
@@ -49,7 +49,7 @@ def test_other_partitions_name_a_way_that_creates_the_table_again_group(
     [
         (None, pa.string(), "move the Delta table away and re-snapshot it"),
         (SHARD, pa.string(), "Give the column one type in all shards of the source, then re-snapshot this shard"),
-        (SHARD, pa.int32(), "Widen the column to bigint in the Delta table (type widening), then resume this shard"),
+        (SHARD, pa.int32(), "Widen the column to bigint in the Delta table (type widening)"),
     ],
     ids=["own table", "shard", "wider shard"],
 )
@@ -66,3 +66,12 @@ def test_another_type_names_a_way_that_keeps_the_rows_of_other_shards_group(
         schema_statements(table, target, columns, ("id",), "owner")
     assert advice in str(caught.value)
     assert ("move the Delta table away" in str(caught.value)) == (shard is None)
+
+
+@pytest.mark.found
+def test_a_shard_whose_snapshot_waits_for_a_wider_column_is_not_sent_to_resume_it_group() -> None:
+    """Defect 1242: a new shard with a wider column is refused when its snapshot is published. The advice was `sluice schema resume`, which
+    refuses a table that has not stopped.
+    """
+    advice = way_to_one_type(SHARD, "int", "bigint")
+    assert "Then a snapshot of this shard continues by itself; if the shard has stopped, resume it" in advice
