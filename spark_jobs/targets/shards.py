@@ -113,10 +113,11 @@ def _differences(shard: Shard | None, properties: Mapping[str, str], path: str, 
             f"{column} as the column in conf/"
         )
     if others := sorted(name for name, whose in there.items() if whose == owner and name != shard.name):
+        # `not_distinguished` refuses an empty name.
+        restore = f"Restore the name {others[0]!r}, or set" if others[0] else "Set"
         yield (
             f"the Delta table {path} has rows of this table under the shard {others[0]!r}, and conf/ now "
-            f"calls this shard {shard.name!r}. Restore the name {others[0]!r}, or set another path, so that "
-            "Sluice creates a new Delta table"
+            f"calls this shard {shard.name!r}. {restore} another `into` in conf/, so that Sluice creates a new Delta table"
         )
 
 

@@ -13,7 +13,7 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.tables.delta_table import DeltaTable, schema_statements
 from sluice.spark_jobs.targets.layout import Layout
 from sluice.spark_jobs.targets.report import TableTarget
-from sluice.spark_jobs.targets.shards import Shard, way_to_one_type
+from sluice.spark_jobs.targets.shards import Shard, undivided, way_to_one_type
 
 SHARD = Shard(column="_sluice_shard", name="shop_1.orders")
 
@@ -75,3 +75,12 @@ def test_a_shard_whose_snapshot_waits_for_a_wider_column_is_not_sent_to_resume_i
     """
     advice = way_to_one_type(SHARD, "int", "bigint")
     assert "Then a snapshot of this shard continues by itself; if the shard has stopped, resume it" in advice
+
+
+@pytest.mark.found
+def test_the_empty_name_of_a_shard_is_not_advised_again_group() -> None:
+    """Defect 1243: after an empty name of a shard was replaced, as its refusal advised, the advice was to restore the empty name."""
+    there = {"sluice.owner:": "ours", "sluice.shardColumn": SHARD.column}
+    why = undivided(SHARD, there, "/lake/orders", "ours")
+    assert "Restore" not in why
+    assert why.endswith("Set another `into` in conf/, so that Sluice creates a new Delta table")
