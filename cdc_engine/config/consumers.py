@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zoneinfo
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -74,6 +75,12 @@ class RenderingConfig(Strict):
                 f"{given!r} is not a time zone: write a name with the letter case of the time zone database, such as Asia/Shanghai, or an "
                 "offset such as +08:00"
             ) from None
+        # `ZoneInfo` also finds zones in the Python package tzdata. pyarrow, which prints the values, does not.
+        if not any(Path(folder, given).is_file() for folder in zoneinfo.TZPATH):
+            raise ValueError(
+                f"the operating system of this host lacks the time zone {given!r}: install its package tzdata and, for an earlier name of "
+                "a zone, tzdata-legacy; or write the present name, or an offset such as +08:00"
+            )
         return given
 
 

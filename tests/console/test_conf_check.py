@@ -4,6 +4,7 @@ of brokers.
 
 from __future__ import annotations
 
+import zoneinfo
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,19 @@ def test_an_alarm_that_cannot_be_sent_is_named(conf: Path, monkeypatch: pytest.M
             "directory): correct ca_file"
         ),
     ]
+
+
+@pytest.mark.found
+def test_a_time_zone_that_the_operating_system_lacks_is_refused(tmp_path: Path) -> None:
+    """Defect 1244: the check of `time_zone` used the zones of the Python package tzdata. On a host without tzdata-legacy, `US/Pacific` was
+    accepted, and the first TIMESTAMP value stopped the broker with `ArrowInvalid`.
+    """
+    (tmp_path / "destinations").mkdir()
+    shop = tmp_path / "destinations" / "shop.yaml"
+    shop.write_text(BROKERS.replace("FIRST", "time_zone: US/Pacific").replace("'a:['", "'a:.*'"))
+    zoneinfo.reset_tzpath(to=[tmp_path])
+    try:
+        (problem,) = conf_problems(tmp_path)
+    finally:
+        zoneinfo.reset_tzpath()
+    assert "the operating system of this host lacks the time zone 'US/Pacific': install its package tzdata" in problem
