@@ -143,9 +143,9 @@ class RowDecoder:
         self._found: list[tuple[int, int, bytes, str]] = []
         indices = list(range(len(version.columns))) if kept is None else kept.tolist()
         indices = [index for index in indices if version.columns[index].generated not in HIDDEN]
-        self._columns = tuple(policy.corrected(version.columns[index]) for index in indices)
-        wanted = set(indices)
-        every = [self._type(policy.corrected(column), index in wanted) for index, column in enumerate(version.columns)]
+        corrected, wanted = tuple(policy.corrected(column) for column in version.columns), set(indices)
+        self._columns = tuple(corrected[index] for index in indices)
+        every = [self._type(column, index in wanted) for index, column in enumerate(corrected)]
         self._types = tuple(every[index] for index in indices)
         prefix = np.array([each.prefix_bytes for each in every], np.int8)
         width = np.array([each.width for each in every], np.int32)
@@ -170,7 +170,7 @@ class RowDecoder:
         # True after the first event whose images omit columns. From then on, the slower kernel `locate_partial` locates the values.
         self._leaves_out = False
         scratch = (np.zeros(len(every), np.int8) for _ in range(3))
-        self._images = ImageColumns(rows_partial.facts_of(version, slot), *scratch)
+        self._images = ImageColumns(rows_partial.facts_of(corrected, version.key, slot), *scratch)
         self._differences = rows_diffs.room(self._located)
         self._memory = self._locations.memory(self._located, self._differences)
         self._schema = _schema(self._columns, self._types)

@@ -8,6 +8,7 @@ of `partial_schema` after the table's columns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from sluice.cdc_engine.binlog.column_types.value_text import scalar_value
 from sluice.cdc_engine.binlog.rows import locate_partial as locating
 from sluice.cdc_engine.binlog.rows.locate_diffs import DOCUMENT
 from sluice.cdc_engine.binlog.type_codes import TypeCode
-from sluice.cdc_engine.contracts import Column, Int8s, Int64s, Operation, TableVersion
+from sluice.cdc_engine.contracts import Column, Int8s, Int64s, Operation
 
 PRESENT, MOVED, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_origin_"
 # The table's columns are divided into groups of this size. A column `_sluice_present_<g>` (int64) has one bit for each column of group g,
@@ -73,13 +74,13 @@ def key_null(column: Column, where: str, *, in_source: bool) -> str:
     )
 
 
-def facts_of(version: TableVersion, slot: Any) -> Int8s:
-    """Returns for each column of a table version the sum of the bits that apply to it. WANTED: it is decoded. KEY: it is in the key.
+def facts_of(columns: Sequence[Column], key: Sequence[str], slot: Any) -> Int8s:
+    """Returns for each column of a table the sum of the bits that apply to it. WANTED: it is decoded. KEY: it is in the key.
     DEFAULTED: its default is known. VIRTUAL: it is, or may be, virtual. LARGE: binlog_row_image=NOBLOB omits it. DOCUMENT: it is JSON.
     `slot`: one entry per column, -1 if the column is not decoded.
     """
-    key = {name.lower() for name in version.key}
-    return np.array([_facts(column, slot[index] >= 0, key) for index, column in enumerate(version.columns)], np.int8)
+    keyed = {name.lower() for name in key}
+    return np.array([_facts(column, slot[index] >= 0, keyed) for index, column in enumerate(columns)], np.int8)
 
 
 def _facts(column: Column, wanted: bool, key: set[str]) -> int:

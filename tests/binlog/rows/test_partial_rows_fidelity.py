@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sluice.cdc_engine.binlog.rows import decoder as rows
 from sluice.cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.contracts import RowEventKind, TableVersion
 from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError
 from tests.binlog.rows.event_bytes import block
@@ -121,6 +122,17 @@ def test_a_default_that_is_no_value_of_its_type_stops_the_table() -> None:
 CHANGES = st.sampled_from(
     [Change(UPDATE, {"id": 1}, {"b": "abc"}), Change(UPDATE, WHOLE, {"id": 2}), Change(DELETE, {"id": 1, "b": "y"})]
 )
+
+
+@pytest.mark.found
+def test_an_omitted_default_that_is_no_text_in_the_charset_of_conf_stops_the_table() -> None:
+    """Defect 1250: such a default became unknown after the event was checked, and the engine failed with an IndexError."""
+    declared = dataclasses.replace(text("b", ("é",)), charset="latin1")
+    table = dataclasses.replace(TABLE, columns=(ID, declared))
+    events = block([(table, INSERT, partial_event(table, [Change(INSERT, after={"id": 1})]))], version=2)
+    decoder = RowDecoder(table, policy=ValuePolicy(charsets={"b": "utf8mb4"}))
+    with pytest.raises(TableStoppedError, match="without the column b, and the schema history has no constant default"):
+        list(decoder.chunks(events, np.arange(1)))
 
 
 @given(CHANGES, st.data())
