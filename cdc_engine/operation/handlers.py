@@ -91,7 +91,7 @@ def handler_of(config: AlarmConfig) -> Handler:
         return to_log
     if config.kind == "email":
         return to_mail_server(config, filled(config.password, "alarms"))
-    url = filled(config.url, "alarms")
+    url = filled(config.url, "alarms").strip()  # A variable often ends with a line end.
     if not WEBHOOK.fullmatch(url):  # Does not quote the text, because it may be a secret.
         raise ConfigurationError(
             f"alarms: {described(config.url)} does not contain the URL of a webhook: write http://… or https://… there, without blanks"

@@ -132,6 +132,19 @@ def test_an_alarm_reaches_a_webhook_that_refused_it_first_admin(webhook: Any, mo
     assert record == {"destination": "shop", "state": "LEDGER_LOST", "about": "engine", "text": "gone", "over": False}
 
 
+@pytest.mark.found
+def test_an_alarm_reaches_a_webhook_whose_variable_ends_with_a_line_end_admin(
+    webhook: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Defect 1251: no engine started if the URL of a webhook had a line end, as variables from Kubernetes secrets often do."""
+    server, got = webhook
+    monkeypatch.setenv("HOOK", f"http://127.0.0.1:{server.server_port}/\n")
+    sender = AlarmSender([handler_of(AlarmConfig(kind="webhook", url="$HOOK"))], lambda _seconds: None)
+    sender.send(ALARM)
+    sender.close()
+    assert got[-1][1]["text"] == "gone"
+
+
 def test_an_alarm_follows_no_redirect_of_a_webhook_admin() -> None:
     requested: list[str] = []
 
