@@ -15,6 +15,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from sluice.cdc_engine.binlog.column_types.transcoding import is_text
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.config import DestinationConfig, TableConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
@@ -78,7 +80,10 @@ OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
     "name": ShapeEffect.LOCATION,
     "options": ShapeEffect.SHAPES_ROWS,
 }
-COLUMNS, KEY = "column_include, column_exclude", "key"
+COLUMNS, KEY, CHARSETS = "column_include, column_exclude", "key", "charsets"
+# The name in `filters.json`, and in the reasons of stops, for how Sluice applies `charsets`. Earlier versions of Sluice had no such entry:
+# they did not apply `charsets` to the labels of an ENUM or SET, and treated the zero bytes of a BINARY or CHAR in another way.
+APPLIED, APPLIED_NOW = "charsets, which Sluice now applies to labels and zero bytes too", "2"
 # Changes of settings, as (setting, before, after), after which the rows in the lake are still right.
 HARMLESS: Final = frozenset(
     {
@@ -124,7 +129,8 @@ def _of_options(options: TableConfig) -> dict[str, str]:
         "deletes": _unless("hard", options.deletes),
         "zero_dates": _unless("null", options.zero_dates),
         "undecodable": _unless("stop", options.undecodable),
-        "charsets": json.dumps(charsets, sort_keys=True) if charsets else "",
+        CHARSETS: json.dumps(charsets, sort_keys=True) if charsets else "",
+        APPLIED: APPLIED_NOW if charsets else "",
     }
 
 
@@ -164,7 +170,19 @@ def _kept(shape: Shape, version: TableVersion) -> str:
     return str(kept.kept(keyed).tolist())
 
 
-_BY_EFFECT: Final[Mapping[str, Callable[[Shape, TableVersion], str]]] = {KEY: _key, COLUMNS: _kept}
+def _applied(shape: Shape, version: TableVersion) -> str:
+    """Returns how the values of the table were decoded with `charsets`, as far as this differs between versions of Sluice."""
+    charsets = json.loads(shape.get(CHARSETS, "{}"))
+    policy = ValuePolicy(charsets=charsets)
+    for column in version.columns:
+        said, declared = charsets.get(column.name.lower(), ""), column.mysql_type.lower().partition("(")[0]
+        has_other_zeros = declared == ("binary" if is_text(said) else "char")
+        if said and (has_other_zeros or policy.corrected(column).labels != column.labels):
+            return shape.get(APPLIED, "")
+    return APPLIED_NOW
+
+
+_BY_EFFECT: Final[Mapping[str, Callable[[Shape, TableVersion], str]]] = {KEY: _key, COLUMNS: _kept, APPLIED: _applied}
 
 
 def _columns(include: str, exclude: str, name: str) -> str:

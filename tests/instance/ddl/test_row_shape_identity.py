@@ -22,6 +22,7 @@ from sluice.cdc_engine.instance.tables.filter_change import (
     take_up_new_tables,
 )
 from sluice.cdc_engine.instance.tables.row_shape import (
+    APPLIED,
     OF_DESTINATION,
     OF_SHARDS,
     OF_TABLE,
@@ -142,6 +143,36 @@ def test_a_charset_holds_whatever_the_case_of_the_columns_name(in_conf: str, in_
     assert policy.corrected(dataclasses.replace(NOTE, name=in_source)).charset == "latin1"
     with pytest.raises(ValueError, match="charsets has a column twice"):
         table(charsets={"note": "latin1", "NOTE": "utf8mb4"})
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("fields", "charset", "stops"),
+    [
+        ({"mysql_type": "enum('Ã¼')", "labels": ("Ã¼",)}, "utf8mb4", True),
+        ({"mysql_type": "enum('a')", "labels": ("a",)}, "utf8mb4", False),
+        ({"mysql_type": "binary(5)", "charset": "binary"}, "utf8mb4", True),
+        ({"mysql_type": "binary(5)", "charset": "binary"}, "binary", False),
+        ({"mysql_type": "char(5)"}, "binary", True),
+        ({"mysql_type": "varchar(5)"}, "utf8mb4", False),
+    ],
+)
+def test_a_table_to_which_charsets_now_applies_in_another_way_is_re_snapshotted(
+    tmp_path: Path, fields: dict[str, Any], charset: str, *, stops: bool
+) -> None:
+    """Defect 1252: after an update of Sluice, changes of a column with `charsets` had other texts than the rows in the lake. A row with
+    such a key was doubled.
+    """
+    meta, config = MemoryLedger(), table(charsets={"note": charset})
+    note = dataclasses.replace(NOTE, **{"charset": "latin1", **fields})
+    orders = dataclasses.replace(ORDERS, columns=(*ORDERS.columns[:-1], note))
+    take_up_new_tables(config, tmp_path, [orders], meta, at(5), [NAME])
+    record = json.loads((tmp_path / "filters.json").read_text())
+    del record["shapes"][NAME][APPLIED]
+    (tmp_path / "filters.json").write_text(json.dumps(record))
+    take_up_new_tables(config, tmp_path, [orders], meta, at(6), [NAME])
+    assert [each.state for each in meta.ledger.stopped_tables] == [TableState.RULES_CHANGED] * stops
+    assert json.loads((tmp_path / "filters.json").read_text())["shapes"][NAME][APPLIED]
 
 
 @pytest.mark.found
