@@ -170,8 +170,9 @@ def test_defect_rows_without_transactions_are_kept_on_a_replica_of_mariadb_fidel
 
 
 def requested(server: DatabaseServer, query: str) -> tuple[tuple[Any, ...], ...]:
-    """Returns the rows of a query, or no row if the server has no such table."""
-    with server.connect() as connection, connection.cursor() as cursor, contextlib.suppress(pymysql.ProgrammingError):
+    """Returns the rows of a query, or no row if the server has no such database or table."""
+    missing = contextlib.suppress(pymysql.ProgrammingError, pymysql.OperationalError)
+    with server.connect() as connection, connection.cursor() as cursor, missing:
         cursor.execute(query)
         return tuple(cursor.fetchall())
     return ()

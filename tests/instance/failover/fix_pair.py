@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import time
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import pymysql
 import pytest
 
 from sluice.cdc_engine.config import SluiceConfig, load_config
@@ -155,8 +157,15 @@ class Pair:
         return (f"SET TIMESTAMP = {moment}", f"SET original_commit_timestamp = {moment * 1_000_000 + 1}")
 
     def wait_until_replicated(self, replica: DatabaseServer) -> None:
+        """Waits until the replica has all rows. A new replica lacks the database and the table at first."""
         count = f"SELECT COUNT(*) FROM {DATABASE}.notes"
-        wait_for("the replica has all", lambda: requested(replica, count) == [(len(self.written),)])
+
+        def has_all() -> bool:
+            with contextlib.suppress(pymysql.err.ProgrammingError, pymysql.err.OperationalError):
+                return requested(replica, count) == [(len(self.written),)]
+            return False
+
+        wait_for("the replica has all", has_all)
 
     # ── the work of a tick and a run ──
 
