@@ -143,8 +143,3 @@ def _without_whole_doubles(text: str) -> str:
 def quoted(name: str) -> str:
     """Quotes a name for MySQL's SQL."""
     return "`" + name.replace("`", "``") + "`"
-
-
-def identifier(name: str) -> str:
-    """Quotes a name for DuckDB's SQL."""
-    return '"' + name.replace('"', '""') + '"'

@@ -14,7 +14,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from sluice.equality.canonical import COMPARABLE_RANGES, Canonical, identifier, quoted
+from sluice.equality.canonical import COMPARABLE_RANGES, Canonical, quoted
+from sluice.spark_jobs.sql_text import double_quoted
 
 ROWS_A_CHUNK = 50_000
 CHUNKS_MAX = 4_096
@@ -75,7 +76,7 @@ class Ranges:
     count: int
 
     def number(self) -> str:
-        location = f"(CAST({identifier(self.column)} AS HUGEINT) - {self.low}) // {self.width}"
+        location = f"(CAST({double_quoted(self.column)} AS HUGEINT) - {self.low}) // {self.width}"
         return f"CAST(greatest(0, least({self.count - 1}, coalesce({location}, 0))) AS INTEGER)"
 
     def where(self, numbers: Iterable[int]) -> list[str]:
@@ -109,7 +110,7 @@ class Digests:
     select: str = ""
 
     def number(self) -> str:
-        digits = f"coalesce(left(md5({identifier(self.column)}), {DIGITS}), '0')"
+        digits = f"coalesce(left(md5({double_quoted(self.column)}), {DIGITS}), '0')"
         return f"CAST('0x' || {digits} AS INTEGER) * {self.count} // {DIGESTS}"
 
     def where(self, numbers: Iterable[int]) -> list[str]:

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sluice.equality.canonical import identifier
 from sluice.equality.table_plan import DELETED, OPERATION, ORDER_KEY, SIGNS, ComparisonPlan, RefusedError
-from sluice.spark_jobs.sql_text import spark_type
+from sluice.spark_jobs.sql_text import double_quoted, spark_type
 
 SIGN = "_sluice_sign"
 
@@ -96,7 +95,7 @@ class LakeSide:
 
 def _is(column: str, value: str) -> str:
     text = value.replace("'", "''")
-    return f"{identifier(column)} = '{text}'"
+    return f"{double_quoted(column)} = '{text}'"
 
 
 def canonical_rows(plan: ComparisonPlan) -> str:
@@ -104,7 +103,7 @@ def canonical_rows(plan: ComparisonPlan) -> str:
     Its last column is a sign: -1 for an image in a change log that removes a row, otherwise 1.
     """
     columns = [
-        f"{column.from_delta.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
+        f"{column.from_delta.replace('{}', double_quoted(column.name))} AS {double_quoted(column.name)}"
         for column in plan.columns
     ]
     return ", ".join([*columns, f"{_sign(plan)} AS {SIGN}"])

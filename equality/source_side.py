@@ -19,9 +19,10 @@ from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.text_rows import text_blocks
 from sluice.cdc_engine.source.reader import IDENTITY
 from sluice.cdc_engine.source.server import Source
-from sluice.equality.canonical import Canonical, identifier, quoted
+from sluice.equality.canonical import Canonical, quoted
 from sluice.equality.chunks import is_integer
 from sluice.equality.table_plan import ComparisonPlan
+from sluice.spark_jobs.sql_text import double_quoted
 
 KEYS_A_STATEMENT = 200
 SESSION = (
@@ -226,6 +227,6 @@ def _arrow(column: Canonical) -> pa.DataType:
 def canonical_rows(plan: ComparisonPlan) -> str:
     """Returns DuckDB's SELECT list that converts the server's text to the canonical form, in which source and lake are compared."""
     return ", ".join(
-        f"{column.from_text.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
+        f"{column.from_text.replace('{}', double_quoted(column.name))} AS {double_quoted(column.name)}"
         for column in plan.columns
     )

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, type_of
 from sluice.cdc_engine.config import DestinationConfig, TableConfig
 from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
-from sluice.equality.canonical import Canonical, canonical, identifier
+from sluice.equality.canonical import Canonical, canonical
+from sluice.spark_jobs.sql_text import double_quoted
 from sluice.spark_jobs.targets.casting import widens
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
@@ -53,7 +54,7 @@ class ComparisonPlan:
     @property
     def hash(self) -> str:
         """DuckDB's expression for the 64-bit hash of a row."""
-        return f"hash({', '.join(identifier(column.name) for column in self.columns)})"
+        return f"hash({', '.join(double_quoted(column.name) for column in self.columns)})"
 
 
 def plan(

@@ -14,10 +14,10 @@ import duckdb
 import pyarrow as pa
 
 from sluice.equality import lake_side, source_side
-from sluice.equality.canonical import identifier
 from sluice.equality.chunks import Chunks
 from sluice.equality.table_plan import ORDER_KEY, ComparisonPlan
 from sluice.equality.values import Difference, Seen
+from sluice.spark_jobs.sql_text import double_quoted
 
 Key = tuple[Any, ...]
 MEMORY = "1GB"  # The memory limit of DuckDB. DuckDB writes further data to temporary files.
@@ -134,7 +134,7 @@ class Tables:
         chunks: str = "true",
     ) -> None:
         plan = self._plan
-        kept = [identifier(name) for name in (self._names if whole or not plan.key else plan.key)]
+        kept = [double_quoted(name) for name in (self._names if whole or not plan.key else plan.key)]
         order_key = ORDER_KEY if table == LAKE and plan.key else "-1"
         these = f"WHERE {chunks}"
         if keys:
@@ -153,7 +153,7 @@ class Tables:
         """Stores keys in DuckDB, for a later call of `keep_lake` with `keys=True`. Replaces the keys that were stored before. The methods
         `values` and `chunk_of` call this method, so they replace the stored keys too.
         """
-        columns = ", ".join(f"{identifier(column.name)} {column.type}" for column in self._plan.key_columns)
+        columns = ", ".join(f"{double_quoted(column.name)} {column.type}" for column in self._plan.key_columns)
         self._duckdb.execute(f"CREATE OR REPLACE TABLE keys ({columns})")
         if keys:
             marks = ", ".join("?" for _ in self._plan.key)
@@ -231,11 +231,11 @@ class Tables:
 
     @property
     def _all(self) -> str:
-        return ", ".join(identifier(name) for name in self._names)
+        return ", ".join(double_quoted(name) for name in self._names)
 
     @property
     def _key(self) -> str:
-        return ", ".join(identifier(name) for name in self._plan.key)
+        return ", ".join(double_quoted(name) for name in self._plan.key)
 
     _differ = f"{SOURCE_HASH} IS DISTINCT FROM {LAKE_HASH} OR coalesce({ROWS}, 1) <> 1"
 
@@ -245,7 +245,7 @@ class Tables:
 
     def _same_key(self, one: str, other: str) -> str:
         """Returns the condition that rows of two tables have the same key. NULL equals NULL."""
-        names = [identifier(name) for name in self._plan.key]
+        names = [double_quoted(name) for name in self._plan.key]
         return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names)
 
     def _joined(self) -> str:
@@ -255,7 +255,7 @@ class Tables:
         the same row, which is then stored twice. Therefore the join uses only one of several source rows with the same key. Rows whose key
         contains NULL are different rows even if their keys are the same, so their hashes are added up.
         """
-        names = [identifier(name) for name in self._plan.key]
+        names = [double_quoted(name) for name in self._plan.key]
         is_null = " OR ".join(f"{name} IS NULL" for name in names)
         in_source = f"CASE WHEN {is_null} THEN sum(CAST({HASH} AS HUGEINT)) ELSE any_value(CAST({HASH} AS HUGEINT)) END"
         keys = ", ".join(f"coalesce(s.{name}, l.{name}) AS {name}" for name in names)

@@ -25,6 +25,11 @@ def identifiers(names: tuple[str, ...], prefix: str = "") -> str:
     return ", ".join(prefix + identifier(name) for name in names)
 
 
+def double_quoted(name: str) -> str:
+    """Quotes a name for the SQL of DuckDB and deltalake."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def delta_path(path: str) -> str:
     """Returns the SQL relation of the Delta table at a path. A path in S3 gets the URL scheme that Spark uses."""
     return f"delta.{identifier(spark_path(path))}"

@@ -23,7 +23,7 @@ from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.position import position_text
 from sluice.console.lake.history import HistoryTable, moment
 from sluice.console.toolchain.errors import SetupError
-from sluice.spark_jobs.sql_text import spark_type
+from sluice.spark_jobs.sql_text import double_quoted, spark_type
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
 from sluice.spark_jobs.tables.commit_record import CommittedInterval, read_commit
 
@@ -219,7 +219,7 @@ def _equal(name: str, kind: str, value: str) -> str:
     """Returns the condition that a key column has a value, which a user typed. Raises ConfigurationError if the column cannot have this
     value. The error of the query would look like a version of the table that cannot be read.
     """
-    column = '"' + name.replace('"', '""') + '"'
+    column = double_quoted(name)
     if kind.partition("(")[0] in NUMBERS:
         if not NUMBER.fullmatch(value):
             raise _refused(name, kind, value, "a number")

@@ -35,6 +35,7 @@ from sluice.object_stores.google import is_google
 from sluice.object_stores.options import without_secrets
 from sluice.orchestration.base.lake_settings import storage_options
 from sluice.orchestration.base.ports import MergeFailedError
+from sluice.spark_jobs.sql_text import double_quoted
 
 SHOWN_ROWS_MAX = 100
 # SHOW, DESCRIBE, VALUES and PRAGMA are SELECT for DuckDB.
@@ -58,7 +59,7 @@ class SqlTable:
 
     @property
     def name(self) -> str:
-        return f"{quoted(self.database)}.{quoted(self.table)}"
+        return f"{double_quoted(self.database)}.{double_quoted(self.table)}"
 
 
 class SqlAnswer:
@@ -159,7 +160,7 @@ def run_query(config: SluiceConfig, question: str) -> SqlAnswer:
         open_stores(connection, [*([config.lake] if "://" in config.lake else []), *in_stores], options)
     left_out: list[str] = []
     try:
-        schemas = sorted({table.database.lower(): quoted(table.database) for table in tables}.values())
+        schemas = sorted({table.database.lower(): double_quoted(table.database) for table in tables}.values())
         for schema in schemas:
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         for table in _named(tables, question):
@@ -218,10 +219,6 @@ def _require_reading(question: str) -> None:
             raise SetupError("`sluice sql` only reads the lake. Use SELECT. To change rows, change them in the source.")
 
 
-def quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
 def _connect() -> duckdb.DuckDBPyConnection:
     """Returns a DuckDB connection that can read Delta tables. DuckDB's extension for Delta comes from a Python package, so DuckDB downloads
     nothing.
@@ -247,7 +244,7 @@ def _make_view(connection: duckdb.DuckDBPyConnection, table: SqlTable, options: 
     if is_google(table.path):
         rows = f"rows of {table.database}.{table.table}"
         connection.register(rows, DeltaRows(table.path, options))
-        connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM {quoted(rows)}")
+        connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM {double_quoted(rows)}")
         return
     _refuse_misread(table, options)
     path = duckdb_url(table.path, options).replace("'", "''")

@@ -28,6 +28,7 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.merging.fold import INSERT as INSERTED
 from sluice.spark_jobs.merging.fold import KEYED_NAMES, UPDATE_AFTER
+from sluice.spark_jobs.sql_text import double_quoted
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
 from sluice.spark_jobs.tables.exact_bounds import without_mapping, writer_properties
 
@@ -120,19 +121,21 @@ def _schema(given: PastState) -> pa.Schema:
 def _query(given: PastState, names: Sequence[str]) -> str:
     deleted = any(field.name == DELETED for field in given.base.schema().fields)
     alive = f"NOT coalesce(b.{DELETED}, false)" if deleted else "true"
-    kept = f"SELECT {', '.join(f'b.{quoted(name)}' for name in names)} FROM base AS b"
+    kept = f"SELECT {', '.join(f'b.{double_quoted(name)}' for name in names)} FROM base AS b"
     if given.images is None:
         return f"{kept} WHERE {alive}"
     spelled = {column.name.lower(): column.name for column in given.images.columns}
     of_base = {name.lower(): name for name in names}
-    met = " AND ".join(f"b.{quoted(of_base[name.lower()])} = n.{quoted(spelled[name.lower()])}" for name in given.key)
+    met = " AND ".join(
+        f"b.{double_quoted(of_base[name.lower()])} = n.{double_quoted(spelled[name.lower()])}" for name in given.key
+    )
     cases = " ".join(f"WHEN {number} THEN '{name}'" for number, name in KEYED_NAMES.items())
     ours = {ORDER_KEY: f"n.{ORDER_KEY}", COMMIT_TIME: f"n.{COMMIT_TIME}", OPERATION: f"CASE n.{OPERATION} {cases} END"}
     values = [
-        ours.get(name) or (f"n.{quoted(spelled[name.lower()])}" if name.lower() in spelled else "NULL")
+        ours.get(name) or (f"n.{double_quoted(spelled[name.lower()])}" if name.lower() in spelled else "NULL")
         for name in names
     ]
-    came = ", ".join(f"{value} AS {quoted(name)}" for value, name in zip(values, names, strict=True))
+    came = ", ".join(f"{value} AS {double_quoted(name)}" for value, name in zip(values, names, strict=True))
     return (
         f"{kept} LEFT ANTI JOIN news AS n ON {met} WHERE {alive} UNION ALL "
         f"SELECT {came} FROM news AS n WHERE n.{OPERATION} IN ({INSERTED}, {UPDATE_AFTER})"
@@ -180,8 +183,3 @@ def streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
     finally:
         ended.set()
-
-
-def quoted(name: str) -> str:
-    """Quotes a column name for deltalake's SQL."""
-    return '"' + name.replace('"', '""') + '"'

@@ -18,10 +18,11 @@ import pyarrow as pa
 from deltalake import CommitProperties, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from sluice.spark_jobs.backfill.into import MARK, quoted, streamed
+from sluice.spark_jobs.backfill.into import MARK, streamed
 from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.sql_text import double_quoted
 from sluice.spark_jobs.staged_batch import BACKFILL_KIND, QUARANTINE_KIND, REPAIR_KIND
 from sluice.spark_jobs.table_owner import Owner, TableRecord, TableRecords, refuse_others, was_replaced
 from sluice.spark_jobs.tables.commit_record import SNAPSHOT_KIND, CommittedInterval, batches, read_commit
@@ -180,7 +181,7 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
         )
         raise TableError(owner.table, why)
     record, schema = _record(owner, rebuilt, run), pa.schema(table.log.schema().to_arrow())
-    names = ", ".join(quoted(name) for name in schema.names)
+    names = ", ".join(double_quoted(name) for name in schema.names)
     try:
         rows = QueryBuilder().register("past", rebuilt.log).execute(f"SELECT {names} FROM past")
         fence.check(owner.table)

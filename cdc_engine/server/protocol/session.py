@@ -16,7 +16,13 @@ from typing import Any, Protocol
 import structlog
 
 from sluice.cdc_engine.environment import described, filled
-from sluice.cdc_engine.errors import ConfigurationError, NotSubscribedError, SluiceError, UnknownDestinationError
+from sluice.cdc_engine.errors import (
+    ConfigurationError,
+    NotSubscribedError,
+    SluiceError,
+    UnknownDestinationError,
+    code_and_text,
+)
 from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
 from sluice.cdc_engine.server.protocol import packets
 from sluice.cdc_engine.server.protocol.packets import Packet, PacketError, PacketType
@@ -228,7 +234,7 @@ class ClientSession:
         except Exception as error:
             # Rolls back, so that the client does not miss these changes. The next get hands them out again, and fails in the same way.
             consumer.rollback()
-            consumer.undelivered = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
+            consumer.undelivered = code_and_text(error)[1]
             raise
         consumer.undelivered = ""
         return ClientAnswer((packets.messages_head(batch_id, len(found)), found))
