@@ -1,9 +1,9 @@
 """Stores records in ZooKeeper under <destination>/sluice/<name>, next to Canal's own nodes. The version of a record is the node's version
 plus one, because a new node has version 0, and 0 means that a record does not exist (NOT_THERE).
 
-The content of a node is a line with the token, and then the record's text. The text is compressed if it would be too large for a node, for
-example that of a ledger with thousands of stopped tables. Before a read, the ZooKeeper server synchronizes with the
-leader, so that a run never reads an outdated ledger.
+The content of a node is a line with the token, and then the record's text. A text that is too large for a node is compressed, for example a
+ledger with thousands of stopped tables. Before a read, the ZooKeeper server synchronizes with the leader, so that a run never reads an
+outdated ledger.
 """
 
 from __future__ import annotations
